@@ -20,6 +20,9 @@ _ACCENTS = dict.fromkeys(
 )
 
 
+MIN_INFLECTED_STEM_CHARS, MAX_ENDING_CHARS = 4, 3
+
+
 class LazyPattern:
     """A regular expression that is compiled when it is first used."""
 
@@ -93,3 +96,19 @@ def plain_letters(text: str) -> str:
     The vowel points of Hebrew and Arabic are accents too: most people leave them out.
     """
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", text).translate(_ACCENTS))
+
+
+_INFLECTED = lazy_pattern(r"[\u0370-\u03ff\u0400-\u052f\u0531-\u0587\u10d0-\u10ff]+")
+"""A word in Greek, Cyrillic, Armenian or Georgian letters."""
+
+
+def inflected_stem(word: str) -> str:
+    """Return about the beginning that the forms of a word in Greek, Cyrillic, Armenian or Georgian letters share.
+
+    Words of these languages have many endings, of one to three letters: `квартира`, `квартиру`, `квартирами`. Any other
+    word is returned as it is.
+    """
+    if word.isascii() or not _INFLECTED.fullmatch(word):
+        return word
+    ending = min(MAX_ENDING_CHARS, len(word) // 3, len(word) - MIN_INFLECTED_STEM_CHARS)
+    return word[:-ending] if ending > 0 else word

@@ -5,6 +5,9 @@ An identifier is indexed whole and by its parts: `src/report/totals.py` is found
 last character of a run alone: a single character is then the beginning of one of them. Accents, full-width forms and
 case make no difference: `naive` finds "naïve", `STRASSE` finds "Straße".
 
+Arabic and Hebrew write "the", "and", "in" and their like as one word with the next, so a word that begins like one of
+these is indexed without it too.
+
 An index holds words as they were written. A query may use other forms ("camping", "camped"), so a longer word is
 searched by the stem that its forms share. A name of several words is searched word by word and also as a phrase,
 which is rarer and therefore counts more. Hindi and its like write vowels as marks beside a letter, and the pieces of a
@@ -17,7 +20,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from holdfast.text import plain_letters
+from holdfast.text import inflected_stem, plain_letters
 
 MAX_WORD_CHARS = 64
 _WORD = r"[^\W_]+"
@@ -25,6 +28,12 @@ _CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]"
 _RUN = rf"{_CJK}+|(?:(?!{_CJK})\w)+"
 _INDIC = r"[\u0900-\u0963\u0966-\u096f\u0971-\u0df3]"
 """What words of the scripts of India and Sri Lanka consist of: their blocks without full stops."""
+_ATTACHED = r"(?:[وفبكل]?ال|[وف]?لل|و)(?=\w{3})|[ובכלמשה](?=\w{3})"
+"""What may stand before a word in Arabic and in Hebrew without a space: an article, prepositions, "and"."""
+MAX_ATTACHED = 2
+"""How many of these a word may have that is indexed without them: `ובבית`, "and at home"."""
+_SEMITIC = r"[\u05d0-\u05ea\u0620-\u064a\u0671-\u06d3]{3,}"
+"""A word in Hebrew or Arabic letters that may have an ending."""
 _PART = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+"
 _BETWEEN = {code: " " for code in range(128) if not chr(code).isalnum()}
 """The ASCII characters that separate words."""
@@ -61,6 +70,12 @@ def _run_forms(run: str, *, is_whole: bool) -> Iterator[str]:
         yield from (run[index : index + 2] for index in range(len(run)))
     elif is_whole:
         yield from _parts(run)
+        for _ in range(MAX_ATTACHED):
+            attached = re.match(_ATTACHED, run)
+            if attached is None:
+                break
+            run = run[attached.end() :]
+            yield run[:MAX_WORD_CHARS]
     else:
         yield _word_forms(run)
 
@@ -102,7 +117,8 @@ def search_terms(query: str) -> list[SearchTerm]:
             terms[SearchTerm(tuple(words))] = None
         for word in words:
             stem = word_stem(word)
-            terms[SearchTerm((stem,), is_stem=stem != word or _has_forms(word) or _is_character(word))] = None
+            may_continue = stem != word or _has_forms(word) or _is_character(word) or re.fullmatch(_SEMITIC, word)
+            terms[SearchTerm((stem,), is_stem=bool(may_continue))] = None
     return list(terms)[:MAX_TERMS]
 
 
@@ -122,7 +138,7 @@ def _is_character(word: str) -> bool:
 def word_stem(word: str) -> str:
     """Return the stem that the forms of a word share; the word itself if it is short or not made of letters."""
     if not _has_forms(word) or word.endswith("ss"):
-        return word
+        return inflected_stem(word)
     for ending in WORD_ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= MIN_TERM_STEM_CHARS:
             stem = word[: -len(ending)]

@@ -108,6 +108,7 @@ def test_a_word_that_is_everywhere_does_not_hide_a_rare_one() -> None:
 
 def test_a_word_is_found_in_its_other_forms() -> None:
     assert find_matches("It boiled, boils and is boiling.", ["boiling"]) == [(3, "boil"), (11, "boil"), (24, "boil")]
+    assert find_matches("Купил квартиру.", ["квартира"]) == [(6, "кварти")]
 
 
 def test_a_word_is_found_where_json_escapes_the_character_before_it_or_one_of_its_own() -> None:

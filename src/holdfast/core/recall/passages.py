@@ -15,7 +15,7 @@ from typing import TypeAlias, cast
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.dataclass import dataclass
-from holdfast.text import lazy_pattern, plain_letters
+from holdfast.text import inflected_stem, lazy_pattern, plain_letters
 
 LEAD_CHARS = 200
 """How much text before a match to include if its line is too long to include whole."""
@@ -132,7 +132,7 @@ def _word_stem(word: str) -> str:
     for ending in ("ing", "ies", "ed", "es", "s", "e", "y"):
         if small.isascii() and small.endswith(ending) and len(small) - len(ending) >= MIN_PASSAGE_STEM_CHARS:
             return small[: -len(ending)]
-    return small
+    return inflected_stem(small)
 
 
 def _passage_at(text: str, at: int, max_chars: int) -> tuple[int, int]:
