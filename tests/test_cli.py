@@ -594,6 +594,7 @@ def test_progress_is_shown_in_place_at_a_terminal(monkeypatch: pytest.MonkeyPatc
     "option",
     [
         ["sessions", "--limit", "0"],
+        ["sessions", "--limit", "9" * 20],
         ["view", "--port", "65536"],
         ["gateway", "--port", "x"],
         ["wrap", "claude", "--port", "65536"],
@@ -603,5 +604,5 @@ def test_a_number_that_cannot_be_is_refused(option: list[str], capsys: pytest.Ca
     with pytest.raises(SystemExit) as ended:
         main(option)
 
-    form = "a whole number, 1 or more" if "--limit" in option else "a port from 0 to 65535"
+    form = "a whole number, 1 to 999,999,999" if "--limit" in option else "a port from 0 to 65535"
     assert (ended.value.code, f"must be {form}, not {option[-1]!r}" in capsys.readouterr().err) == (2, True)
