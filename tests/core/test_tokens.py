@@ -54,6 +54,17 @@ def test_a_text_that_two_messages_share_is_counted_once_by_each_counter() -> Non
     assert len({*counts}) == 1
 
 
+def test_messages_with_the_same_count_share_it_in_memory_and_another_counter_has_its_own() -> None:
+    counter, other = EstimatingCounter(), EstimatingCounter()
+    one, two, three = (Message("user", (Text(text, "user"),)) for text in ("abcd", "efgh", "ijkl"))
+
+    counts = message_tokens(one, counter), message_tokens(two, counter), message_tokens(three, other)
+
+    assert counts == (counts[0],) * 3
+    assert one.counts is two.counts
+    assert (one.counts[0], three.counts[0]) == (counter, other)
+
+
 @pytest.mark.parametrize(("text", "size"), [("", 0), ("plain", 5), ("é", 2), ("€", 3), ("a😀", 5), ("\ud83d", 3)])
 def test_the_size_of_a_text_is_that_of_its_bytes(text: str, size: int) -> None:
     assert utf8_length(text) == size

@@ -192,6 +192,11 @@ def format_token_count(total: int, error: float | None) -> str:
     return f"{total:,} ± {-int(-round(error * 100, 6) // 1)} %" if error else f"{total:,}"
 
 
+MAX_SHARED_COUNTS = 8_192
+_SHARED_COUNTS: dict[tuple[int, ...], tuple[object, ...]] = {}
+"""The first so many counts, by their numbers, each with the counter that counted last."""
+
+
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     """Return the tokens of a message: those of its text, and those of its media. A message is counted once."""
     counts = message.counts
@@ -208,7 +213,7 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
             part_words, part_media = _part_tokens(part, counter)
             words += part_words
             media += part_media
-    object.__setattr__(message, "counts", (*counts, counter, words, media))
+    object.__setattr__(message, "counts", counts + _counted(counter, words, media))
     return words, media
 
 
@@ -219,8 +224,19 @@ def _text_tokens(part: Text, counter: Counter) -> int:
         if counts[at] is counter:
             return cast("int", counts[at + 1])
     tokens = counter.count(part.text)
-    object.__setattr__(part, "counts", (*counts, counter, tokens))
+    object.__setattr__(part, "counts", counts + _counted(counter, tokens))
     return tokens
+
+
+def _counted(counter: Counter, *tokens: int) -> tuple[object, ...]:
+    """Return a counter and what it has counted. Thousands of messages have the same count, and share it in memory."""
+    known = _SHARED_COUNTS.get(tokens)
+    if known is not None and known[0] is counter:
+        return known
+    made = (counter, *tokens)
+    if known is not None or len(_SHARED_COUNTS) < MAX_SHARED_COUNTS:
+        _SHARED_COUNTS[tokens] = made
+    return made
 
 
 def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
