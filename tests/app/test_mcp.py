@@ -1,5 +1,9 @@
 """Agents of other programs read stored conversations over the Model Context Protocol, and change nothing."""
 
+import asyncio
+import json
+import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -68,7 +72,7 @@ async def test_recall_and_show_answer_from_the_conversation_that_a_call_names(st
 async def test_sessions_are_listed_with_the_handles_that_the_other_tools_take(store: Store) -> None:
     reader = ConversationReader(store)
 
-    assert await reader.call("sessions", {}) == ("another · 1 events\n8f3a-boats · 5 events · Boats", False)
+    assert await reader.call("sessions", {}) == ("another · 1 event\n8f3a-boats · 5 events · Boats", False)
     assert await reader.call("sessions", {"prefix": "8f", "limit": 1}) == ("8f3a-boats · 5 events · Boats", False)
     assert await reader.call("sessions", {"prefix": "zz"}) == ("There are no conversations.", False)
 
@@ -161,6 +165,40 @@ async def test_a_client_starts_the_program_and_its_session_is_the_default(store:
 
     assert not is_error
     assert "the harbour code is KESTREL" in text
+
+
+async def test_requests_that_are_piped_into_the_program_are_answered_though_the_input_has_ended(tmp_path: Path) -> None:
+    async with Session.open("first\n[conversation second]", store=f"sqlite:///{tmp_path / 'chats.db'}") as session:
+        await session.record(TALK[:1])
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "shell", "version": "1"}}
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}),
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        "no json",
+        "",
+        "[]",
+        *(
+            json.dumps({"jsonrpc": "2.0", "id": one, "method": "tools/call", "params": {"name": "sessions"}})
+            for one in ("a", "b")
+        ),
+    ]
+
+    run = await asyncio.create_subprocess_exec(
+        *(Path(sys.executable).with_name("holdfast"), "mcp"), env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    output, _ = await run.communicate("\n".join([*lines, ""]).encode())
+    answers = {str(one.get("id")): one for one in map(json.loads, output.splitlines()[1:]) if "result" in one}
+    errors = [one["error"] for one in map(json.loads, output.splitlines()) if "error" in one]
+
+    assert run.returncode == 0
+    assert [one["result"]["content"][0]["text"] for one in (answers["a"], answers["b"])] == [
+        "first [conversation second] · 1 event"
+    ] * 2
+    assert [(error["code"], error["message"]) for error in errors] == [
+        (-32700, "this line is no JSON; send one JSON-RPC message a line"),
+        (-32600, "this line is no request; send one JSON-RPC message a line"),
+    ]
 
 
 async def test_a_server_that_was_started_before_the_first_conversation_finds_it(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ async def test_a_key_sees_the_conversations_of_its_own_namespace_if_it_may_use_t
             own = await ask(url, path="/mcp", body=body, accept=accept, authorization=f"Bearer {alice}")
             refused = await ask(url, path="/mcp", body=body, accept=accept, authorization=f"Bearer {bob}")
 
-        assert json.loads(own.body)["result"]["content"][0]["text"] == "cars · 1 events"
+        assert json.loads(own.body)["result"]["content"][0]["text"] == "cars · 1 event"
         assert (refused.status, "control = true" in refused.body.decode()) == (403, True)
 
 

@@ -7,7 +7,7 @@ default, which is the session that Claude Code names in `CLAUDE_CODE_SESSION_ID`
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -23,19 +23,27 @@ from holdfast.session.request import encode_entry
 from holdfast.session.session import Session
 from holdfast.stores.base import SessionInfo, Store, resolve_session_id
 from holdfast.stores.read_only import ReadOnlyStore
+from holdfast.text import pluralize
 
 with imports_of_extra("mcp", "holdfast mcp"):
+    import anyio
     from mcp import types
     from mcp.server import Server
     from mcp.server.stdio import stdio_server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp.shared.message import SessionMessage
+    from pydantic import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.server import ServerRequestContext
     from starlette.types import Receive, Scope, Send
 
+MAX_ANSWER_SECONDS = 60
+"""How long requests in progress may take when the client has closed its output."""
+CANCELLED_METHOD = "notifications/cancelled"
 SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
 INSTRUCTIONS = (
     "Conversations that Holdfast keeps: everything that was said, also what was compacted or summarized away. When a "
@@ -179,7 +187,8 @@ class ConversationReader:
             yield session
 
     def _name_of(self, session_id: str) -> str:
-        return session_id.removeprefix(self._owner)
+        """Return an id as it is shown, on one line."""
+        return neutralize(session_id.removeprefix(self._owner), "item")
 
 
 async def _context_text(session: Session) -> str:
@@ -216,7 +225,7 @@ def _messages_text(session: Session, natives: "list[Mapping[str, object]]") -> s
 
 def _session_line(session_name: str, info: SessionInfo) -> str:
     name = f" · {neutralize(info.name, 'item')}" if info.name else ""
-    return f"{session_name} · {info.length:,} events{name}"
+    return f"{session_name} · {pluralize(info.length, 'event')}{name}"
 
 
 def mcp_server(reader: ConversationReader) -> Server[dict[str, object]]:
@@ -248,8 +257,75 @@ async def serve_stdio(store: Store, *, memory: DailyMemory | None = None, sessio
     """Serve one client on standard input and output, until it closes them."""
     named = session or os.environ.get(SESSION_VARIABLE, "")
     server = mcp_server(ConversationReader(store, memory=memory, default_session=named))
-    async with stdio_server() as (read_stream, write_stream):
-        await server.run(read_stream, write_stream, server.create_initialization_options())
+    async with stdio_server() as (lines, to_client), to_client, asyncio.TaskGroup() as tasks:
+        to_server, requests = anyio.create_memory_object_stream[SessionMessage | Exception]()
+        answers, from_server = anyio.create_memory_object_stream[SessionMessage]()
+        exchange = _StdioExchange()
+        tasks.create_task(exchange.pass_requests(lines, to_server, answers.clone()))
+        tasks.create_task(exchange.pass_answers(from_server, to_client.send))
+        await server.run(requests, answers, server.create_initialization_options())
+
+
+class _StdioExchange:
+    """What passes between a client and the library's server.
+
+    The library drops the requests in progress when the input ends, as it does at once if a shell pipes requests into
+    the program; here the input ends for it when they are answered. It also ignores a line that is no request, where a
+    client waits for an error.
+    """
+
+    def __init__(self) -> None:
+        self._unanswered = set[object]()
+        self._has_answered = asyncio.Event()
+
+    async def pass_requests(
+        self,
+        lines: AsyncIterable[SessionMessage | Exception],
+        to_server: "MemoryObjectSendStream[SessionMessage | Exception]",
+        answers: "MemoryObjectSendStream[SessionMessage]",
+    ) -> None:
+        """Pass on what the client writes, until it ends and is answered."""
+        async with to_server, answers:
+            async for item in lines:
+                if isinstance(item, Exception):
+                    if (refusal := _refusal_of_line(item)) is not None:
+                        await answers.send(SessionMessage(refusal))
+                    continue
+                if isinstance(item.message, types.JSONRPCRequest):
+                    self._unanswered.add(item.message.id)
+                elif isinstance(item.message, types.JSONRPCNotification) and item.message.method == CANCELLED_METHOD:
+                    self._note_answered((item.message.params or {}).get("requestId"))
+                await to_server.send(item)
+            with anyio.move_on_after(MAX_ANSWER_SECONDS):
+                while self._unanswered:
+                    self._has_answered.clear()
+                    await self._has_answered.wait()
+
+    async def pass_answers(
+        self,
+        from_server: "MemoryObjectReceiveStream[SessionMessage]",
+        send_to_client: Callable[[SessionMessage], Awaitable[None]],
+    ) -> None:
+        """Pass on what the server writes, until it ends."""
+        async with from_server:
+            async for item in from_server:
+                await send_to_client(item)
+                if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
+                    self._note_answered(item.message.id)
+
+    def _note_answered(self, request_id: object) -> None:
+        self._unanswered.discard(request_id)
+        self._has_answered.set()
+
+
+def _refusal_of_line(problem: Exception) -> types.JSONRPCError | None:
+    """Return the answer to a line that cannot be read; None for an empty one."""
+    found = problem.errors()[0] if isinstance(problem, ValidationError) else None
+    if found is None or found["input"] in ("", "\n", "\r\n"):
+        return None
+    code, what = (types.PARSE_ERROR, "JSON") if found["type"] == "json_invalid" else (types.INVALID_REQUEST, "request")
+    error = types.ErrorData(code=code, message=f"this line is no {what}; send one JSON-RPC message a line")
+    return types.JSONRPCError(jsonrpc="2.0", id=None, error=error)
 
 
 class StreamableHttpTools:

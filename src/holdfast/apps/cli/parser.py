@@ -16,7 +16,7 @@ from holdfast.apps.settings.paths import find_paths
 if TYPE_CHECKING:
     from holdfast.apps.cli.sessions import CommandFunction
 
-MAX_NUMBER_DIGITS = 9
+MAX_OPTION_DIGITS = 9
 PROGRAM_DESCRIPTION = """\
 Keep long conversations with a language model inside its context window; inspect, verify, move and clean what is stored.
 
@@ -247,7 +247,7 @@ def _add_command(
 
 
 def _positive_number(text: str) -> int:
-    if not text.isdecimal() or len(text) > MAX_NUMBER_DIGITS or int(text) < 1:
-        largest = 10**MAX_NUMBER_DIGITS - 1
+    if not text.isdecimal() or len(text) > MAX_OPTION_DIGITS or int(text) < 1:
+        largest = 10**MAX_OPTION_DIGITS - 1
         raise argparse.ArgumentTypeError(f"must be a whole number, 1 to {largest:,}, not {text!r:.60}")
     return int(text)
