@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import Budget
 from holdfast.counters import vocabularies
-from holdfast.counters.models import ModelInfo, budget_for, describe_unknown_model, find_model
+from holdfast.counters.models import ModelInfo, budget_for, describe_unknown_model, find_model, known_models
 from holdfast.counters.vocabularies import (
     CHUNK_CHARS,
     EstimatingCounter,
@@ -138,6 +138,31 @@ def test_a_model_is_found_by_other_spellings(name: str) -> None:
 
     assert found is not None
     assert found.max_input_tokens == 272_000
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("mistral-large-latest", "mistral/mistral-large-latest"),
+        ("mistral:mistral-large-latest", "mistral/mistral-large-latest"),
+        ("moonshotai:kimi-k2.6", "moonshot/kimi-k2.6"),
+        ("cerebras:qwen-3-32b", "cerebras/qwen-3-32b"),
+        ("groq:openai/gpt-oss-120b", "groq/openai/gpt-oss-120b"),
+    ],
+)
+def test_a_model_has_the_window_of_the_provider_that_is_named_or_else_of_its_maker(name: str, row: str) -> None:
+    assert find_model(name) == find_model(row)
+
+
+def test_behind_a_router_that_the_table_does_not_know_the_smallest_window_of_a_model_is_assumed() -> None:
+    anywhere = [name for name in known_models() if name.endswith("/kimi-k2.6")]
+    windows = [found.max_input_tokens for name in anywhere if (found := find_model(name))]
+
+    found = find_model("some-router/moonshotai/kimi-k2.6")
+
+    assert len(windows) > 1
+    assert found is not None
+    assert found.max_input_tokens == min(windows)
 
 
 def test_the_name_of_an_unknown_model_neither_begins_a_line_of_a_log_nor_fills_it() -> None:

@@ -17,6 +17,8 @@ NAME_SIMILARITY = 0.75
 """How alike two names must be for one to be suggested for the other."""
 MAX_NAME_CHARS = 200
 """A longer name is like none; comparing takes quadratic time."""
+MAKERS = ("deepseek", "gemini", "mistral", "moonshot", "xai", "zai")
+"""Who serves its own models under names without a prefix, as the table calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def _rows_by_name() -> Mapping[str, list[float | None]]:
     rows = _rows()
     bare: dict[str, list[float | None]] = {}
     for name, row in rows.items():
-        last = name.rsplit("/", 1)[-1]
+        last = _last_part(name)
         # If routers disagree, only the smallest window is safe.
         if last not in rows and (last not in bare or (row[0] or 0) < (bare[last][0] or 0)):
             bare[last] = row
@@ -72,9 +74,15 @@ def find_model(name: str | None) -> ModelInfo | None:
 
 
 def _spellings(name: str) -> list[str]:
-    bare = name.split(":", 1)[1] if ":" in name and "/" not in name.split(":", 1)[0] else name
-    last = bare.rsplit("/", 1)[-1]
-    whole = [name, bare, last, last.replace(".", "-")]
+    provider, colon, model = name.partition(":")
+    is_prefixed = bool(colon) and "/" not in provider
+    bare = model if is_prefixed else name
+    last = _last_part(bare)
+    whole = [f"{provider}/{model}"] if is_prefixed else []
+    if "/" not in bare and bare not in _rows():
+        # Its maker's own service takes a model by its bare name; routers have smaller windows and other prices.
+        whole += [f"{maker}/{bare}" for maker in MAKERS]
+    whole += [name, bare, last, last.replace(".", "-")]
     shortened: list[str] = []
     for stem in (last, last.replace(".", "-")):
         parts = stem.split("-")
@@ -83,13 +91,17 @@ def _spellings(name: str) -> list[str]:
     return whole + shortened
 
 
+def _last_part(name: str) -> str:
+    return name.rsplit("/", 1)[-1]
+
+
 def nearest_model(name: str) -> str | None:
     """Return the known name that is most like a name, if one is; providers and letter case do not count."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for unknown names
 
     if len(name) > MAX_NAME_CHARS:
         return None
-    last = _spellings(name.lower())[2]
+    last = _last_part(name.lower().rpartition(":")[2])
     return next(iter(get_close_matches(last, _rows_by_name(), n=1, cutoff=NAME_SIMILARITY)), None)
 
 
