@@ -39,6 +39,7 @@ def entry(key: str = "hf-a", **limits: object) -> KeyEntry:
         {"origin": "https://evil.example"},
         {"origin": "http://localhost:3000"},
         {"origin": "null"},
+        {"origin": "http://[::1"},
         {"sec_fetch_site": "cross-site"},
     ],
 )

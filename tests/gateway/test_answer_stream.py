@@ -118,3 +118,25 @@ def test_an_answer_is_read_with_every_line_end_that_a_stream_may_have(line_end: 
 
     assert answer_events("anthropic", b"".join(named).replace(b"\n", line_end)) == events
     assert answer_events("openai-responses", b"".join(unnamed).replace(b"\n", line_end)) == events
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_byte_order_mark_before_an_answer_hides_nothing_of_it(*, is_stream: bool) -> None:
+    message = {"role": "assistant", "content": "every word"}
+    whole = {"choices": [{"index": 0, "delta" if is_stream else "message": message, "finish_reason": "stop"}]}
+    raw = b"\xef\xbb\xbf" + b"data: " * is_stream + json.dumps(whole).encode() + b"\n\n"
+
+    answer = read_answer("openai-chat", answer_events("openai-chat", raw))
+
+    assert (answer.messages, answer.is_complete) == ([message], True)
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_bytes_that_are_no_utf_8_are_replaced_in_an_answer_as_clients_do_it(*, is_stream: bool) -> None:
+    member = b"delta" if is_stream else b"message"
+    said = b'{"role": "assistant", "content": "a caf\xe9 and more"}'
+    whole = b'{"choices": [{"index": 0, "%s": %s, "finish_reason": "stop"}]}' % (member, said)
+
+    answer = read_answer("openai-chat", answer_events("openai-chat", b"data: " * is_stream + whole + b"\n\n"))
+
+    assert answer.messages == [{"role": "assistant", "content": "a caf\ufffd and more"}]

@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.convertors import Convertor, register_url_convertor
@@ -113,7 +112,7 @@ def check_source(headers: Mapping[str, str], is_own_host: Callable[[str], bool],
     if not is_own_host(bare.lower()):
         raise AccessDeniedError(403, f"{name} is not called {host!r:.80}{hint}")
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and origin.lower() not in {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}:
         raise AccessDeniedError(403, f"requests of the web page {origin!r:.80} are refused")
     if headers.get("sec-fetch-site", "none") not in SAFE_FETCH_SITES:
         raise AccessDeniedError(403, "requests of other web pages are refused")

@@ -6,6 +6,7 @@ makes up must look like one of the API that the client speaks.
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
@@ -248,10 +249,11 @@ _TEXT_EVENTS = msgspec.json.Decoder(list[_TextEvent])
 
 def answer_events(wire: Wire, raw: bytes) -> list[object]:
     """Return the events of an answer: those of a stream, or the JSON of a response without one."""
+    raw = raw.removeprefix(BOM_UTF8)  # which servers on .NET write first
     start = raw[:64].lstrip()
     if start.startswith((b"{", b"[")):
         with suppress(ValueError):
-            whole = read_json(raw)
+            whole = _read_as_client(raw)
             return list(whole) if is_list(whole) else [whole]
         return []
     if b"\r" in raw:  # JSON has it only escaped
@@ -267,8 +269,16 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
     found: list[object] = []
     for event in raw.split(b"\n\n"):
         with suppress(ValueError):
-            found.append(read_json(event_data(event)))
+            found.append(_read_as_client(event_data(event)))
     return found
+
+
+def _read_as_client(raw: bytes) -> object:
+    """Return a JSON value; bytes that are no UTF-8 become U+FFFD, as in most clients. Raises `ValueError`."""
+    try:
+        return read_json(raw)
+    except UnicodeDecodeError:
+        return read_json(raw.decode(errors="replace").encode())
 
 
 def _chat_events(lines: list[bytes]) -> list[object]:
