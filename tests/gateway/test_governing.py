@@ -13,7 +13,7 @@ from holdfast.apps.gateway.recording.client_list import MAIN_LANE
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.governing import governed_body, requested_governing
 from holdfast.apps.gateway.recording.recorder import Recorder
-from holdfast.errors import HoldfastError
+from holdfast.errors import CannotFitError, HoldfastError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import Wire, read_answer
@@ -441,6 +441,37 @@ async def test_a_refusal_as_too_long_makes_the_same_request_smaller() -> None:
     assert len(exchange.body) < len(raw) // 2
     assert exchange.headers["x-holdfast-compacted"] == "1"
     assert slices_of(exchange.body, "openai-chat")[-1] == talk.prompt("and now?")
+    await exchange.finish("refused", 400)
+    await recorder.close()
+
+
+@pytest.mark.parametrize("wire", PATHS)
+async def test_a_prompt_over_the_budget_that_is_refused_with_its_list_is_sent_without_it(wire: Wire) -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, wire, **members_of(wire))
+    for number in range(20):
+        await talk.ask(f"prompt {number}")
+    pasted = talk.prompt("a pasted log " * BUDGET)
+    talk.messages.append(pasted)
+    raw = talk.body()
+    exchange = await recorder.receive(
+        ClientRequest(
+            wire=wire, path=PATHS[wire], session_in_path="talk", headers={}, body=raw, namespace="", upstream="x"
+        )
+    )
+    shrink, as_it_came = exchange.shrink, exchange.body
+    assert shrink is not None
+
+    with pytest.raises(CannotFitError):
+        await shrink("your key is not known", 400)
+    after_another_refusal = exchange.body
+    await shrink("This model's maximum context length is 9000 tokens, however you requested 12000 tokens", 400)
+
+    assert (as_it_came, after_another_refusal) == (raw, raw)
+    assert slices_of(exchange.body, wire)[-1] == pasted
+    assert len(exchange.body) < len(json.dumps(pasted)) + 2_000
+    assert exchange.headers["x-holdfast-error"].startswith("over budget: ")
+    assert exchange.shrink is None
     await exchange.finish("refused", 400)
     await recorder.close()
 

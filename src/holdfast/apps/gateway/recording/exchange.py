@@ -103,6 +103,10 @@ class AnswerSink(Protocol):
         ...
 
 
+Shrink: TypeAlias = Callable[[str, int], Awaitable[None]]
+"""Takes the text and the status of a refusal."""
+
+
 class Exchange:
     """One request on record, and its answer as it arrives."""
 
@@ -117,7 +121,7 @@ class Exchange:
         """A feature of the provider that the body uses and the client has not named."""
         self.tokens = 0
         """What the answer cost, input and output together, once it is finished; 0 if the provider did not say."""
-        self.shrink: Callable[[str, int], Awaitable[None]] | None = None
+        self.shrink: Shrink | None = None
         """Makes `body` acceptable after a refusal, most often smaller; raises `HoldfastError` if nothing helps."""
         self.prepare_again: Callable[[], Awaitable[Request]] | None = None
         """Makes `body` the request that follows what was recorded since; None if requests are not governed."""

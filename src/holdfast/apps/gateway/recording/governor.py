@@ -1,6 +1,6 @@
 """Govern the requests of sessions: by which policy, within which budget, with whose key, and with the recall tool."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.apps.gateway.provider_apis import header_line
 from holdfast.apps.gateway.recording.client_list import ClientList, Lane
-from holdfast.apps.gateway.recording.exchange import Exchange, ReadRequest
+from holdfast.apps.gateway.recording.exchange import Exchange, ReadRequest, Shrink
 from holdfast.apps.gateway.recording.governing import (
     COMPACTION_HEADER,
     JOINABLE_WIRES,
@@ -24,7 +24,14 @@ from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessi
 from holdfast.apps.gateway.recording.recall_rounds import RECALL_DEFINITIONS, has_one_choice, tools_with_recall
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.core.planning.policy import PRESETS, Policy, policy_named
-from holdfast.errors import CompactionError, ConcurrentWriteError, HoldfastError, SettingsError, StoreError
+from holdfast.errors import (
+    CannotFitError,
+    CompactionError,
+    ConcurrentWriteError,
+    HoldfastError,
+    SettingsError,
+    StoreError,
+)
 from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions, CompactionQueue
 from holdfast.wire.answers import Wire
@@ -38,6 +45,35 @@ class _Server(NamedTuple):
     wire: Wire
     upstream: str
     model: str | None
+
+
+def _shrink_to_least(
+    exchange: Exchange, prepare: Callable[[int], Awaitable[Request]], problem: Exception
+) -> Shrink | None:
+    """Return what makes a body that is refused as too long the smallest one, if it could not be made to fit.
+
+    A budget leaves room for the answer. So what must be sent can be over it, and within the window without the rest.
+    """
+    if not isinstance(problem, CannotFitError) or problem.unit != "tokens":
+        return None
+
+    async def shrink(error: str, status: int) -> None:
+        refusal = classify(error, status=status)
+        if refusal is None or refusal.kind != "overflow":
+            raise problem
+        exchange.shrink = None
+        tokens = problem.needed + problem.limit // 16
+        with exchange.unless_it_fails():
+            try:
+                await prepare(tokens)
+            except CannotFitError as still:
+                # A share of each budget is held in reserve; what was left of this one tells how much.
+                tokens = tokens * tokens // still.limit + 1
+                await prepare(tokens)
+            exchange.prepare_again = partial(prepare, tokens)
+            exchange.headers["x-holdfast-error"] = header_line(f"over budget: {problem}")
+
+    return shrink
 
 
 class Governor:
@@ -143,9 +179,9 @@ class Governor:
             exchange.describe(prepared, tokens, has_compacted=is_changed or opened.has_compacted)
             return exchange.body
 
-        async def prepare() -> Request:
+        async def prepare(tokens: int | None) -> Request:
             return await lane.conversation.prepare(
-                budget,
+                tokens,
                 model=model,
                 endpoint=reading.request.upstream,
                 system=extras.system,
@@ -156,11 +192,12 @@ class Governor:
             )
 
         budget, compacts = choice.budget or self._budget, choice.compaction in {None, "auto"}
-        exchange.prepare_again = prepare
+        exchange.prepare_again = partial(prepare, budget)
+        shrink: Shrink | None = partial(self._make_acceptable, exchange, lane, server)
         try:
             if wanted.compacts_now:
                 await self._compact_now(exchange, lane, budget)
-            prepared = await prepare()
+            prepared = await prepare(budget)
             if exchange.is_compacted and not opened.has_compacted:
                 opened.has_compacted = True
                 await self._sessions.store_governing(opened)
@@ -172,8 +209,8 @@ class Governor:
         except (HoldfastError, ValueError) as error:
             # What cannot be governed goes on as it came; the provider has the last word.
             exchange.headers["x-holdfast-error"] = header_line(f"not governed: {error}")
-        else:
-            exchange.shrink = partial(self._make_acceptable, exchange, lane, server) if compacts else None
+            shrink = _shrink_to_least(exchange, prepare, error) if len(body.slices) > 1 else None
+        exchange.shrink = shrink if compacts else None
         return exchange
 
     async def _make_acceptable(self, exchange: Exchange, lane: Lane, server: _Server, error: str, status: int) -> None:
