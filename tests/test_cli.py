@@ -23,6 +23,7 @@ from holdfast.apps.cli.main import main
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.history.events import MessageAppended, RequestPrepared
 from holdfast.core.history.history import History
+from holdfast.errors import StoreUnavailableError
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.request import chain_hash, rebuild_request
 from holdfast.session.session import Session
@@ -387,6 +388,37 @@ def test_a_whole_file_is_recovered_whole(chats: Path, capsys: pytest.CaptureFixt
 
     assert run(capsys, "recover", str(chats)) == (0, f"saved 1 sessions with 10 records to {fresh}\n", "")
     assert run(capsys, "replay", "report-1", "--verify", "--store", f"sqlite:///{fresh}")[0] == 0
+
+
+def test_a_recovery_that_breaks_off_leaves_no_file_that_looks_whole(
+    chats: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talked(chats)
+    fresh = chats.with_name("chats.recovered.db")
+
+    async def write_a_part(self: SqliteStore, *_: object, **__: object) -> int:
+        await self.put_value("one", {"of": "many"})
+        raise StoreUnavailableError(str(self.path), "the disk is full; free some space and try again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "append", write_a_part)
+        code, _, problem = run(capsys, "recover", str(chats))
+    left = sorted(chats.parent.glob("chats.recovered*"))
+
+    assert (code, problem) == (2, f"holdfast: {fresh}: the disk is full; free some space and try again\n")
+    assert left == []
+    assert run(capsys, "recover", str(chats))[0] == 0
+
+
+@pytest.mark.parametrize("folder", ["/", "."])
+def test_an_export_into_a_folder_says_what_is_wrong(
+    folder: str, chats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+
+    code, _, problem = run(capsys, "export", "report-1", "-o", folder)
+
+    assert (code, problem) == (2, f"holdfast: {Path(folder)}: Is a directory; check the path\n")
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all " * 500])

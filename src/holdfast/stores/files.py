@@ -106,7 +106,9 @@ def write_private_lines(path: Path, lines: Iterable[str]) -> None:
     Devices and pipes, such as `/dev/stdout`, are written to and not replaced. A link stays, and its file is replaced.
     """
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
             with path.open("w", encoding="utf-8", newline="") as stream:
                 stream.writelines(lines)
             return

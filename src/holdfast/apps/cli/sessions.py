@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
@@ -23,7 +24,7 @@ from holdfast.apps.cli.output import (
     warn,
 )
 from holdfast.apps.settings.build import delete_session_files, session_files
-from holdfast.errors import SettingsError, StoreUnavailableError
+from holdfast.errors import SettingsError, StoreError, StoreUnavailableError
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.scrub import scrub, scrub_files
 from holdfast.session.maintenance.transfer import export_records, import_recovered
@@ -241,8 +242,15 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
     new = SqliteStore(output)
     try:
         rescued = await import_recovered(salvage, new, progress)
-    finally:
         await new.close()
+    except BaseException:
+        # A part of it would be taken for everything, and be in the way of the next attempt.
+        with suppress(StoreError):
+            await new.close()
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{output}{suffix}").unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs meanwhile
+        raise
+    finally:
         progress.done()
     lost = [
         f"{one.result.session}: records {render_positions(one.lost)} could not be read" for one in rescued if one.lost
