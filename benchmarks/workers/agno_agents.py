@@ -13,7 +13,7 @@ from agno.models.base import Model
 from agno.models.message import Message
 from agno.models.openai import OpenAIChat
 from agno.models.response import ModelResponse
-from serving import AGENT, KEEP, SUMMARISER, SUMMARY, SYSTEM, TRIGGER, Json, Loop, Way, bytes_in, serve
+from serving import AGENT, KEEP, SUMMARIZER, SUMMARY, SYSTEM, TRIGGER, Json, Loop, Way, bytes_in, serve
 
 
 class Scripted(Model):
@@ -114,7 +114,7 @@ def run_compacting(loop: Loop) -> str:
         instructions=SYSTEM,
         tools=[loop.read_part],
         db=database(tempfile.mkdtemp()),
-        compaction=compaction(loop.window, asked(SUMMARISER)),
+        compaction=compaction(loop.window, asked(SUMMARIZER)),
         telemetry=False,
     )
     run = agent.run(loop.prompt, session_id="s")

@@ -10,7 +10,7 @@ from haystack.hooks.compaction import CompactionHook, SlidingWindowCompactor, Su
 from haystack.token_counters import ApproximateTokenCounter
 from haystack.tools import Tool
 from haystack.utils import Secret
-from serving import AGENT, KEEP, SLIDE_TO, SUMMARISER, SUMMARY, SYSTEM, TRIGGER, Json, Loop, Way, serve
+from serving import AGENT, KEEP, SLIDE_TO, SUMMARIZER, SUMMARY, SYSTEM, TRIGGER, Json, Loop, Way, serve
 
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 
@@ -69,7 +69,7 @@ def run_with(compactor: Any, loop: Loop, to: float) -> str:
 
 
 def run_summarising(loop: Loop) -> str:
-    return run_with(SummarizationCompactor(generator(SUMMARISER, loop)), loop, KEEP)
+    return run_with(SummarizationCompactor(generator(SUMMARIZER, loop)), loop, KEEP)
 
 
 SLIDING, SUMMARISING = "Haystack SlidingWindow", "Haystack Summarization"

@@ -8,13 +8,13 @@ from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import UsageLimits
-from serving import AGENT, SUMMARISER, SUMMARY, SYSTEM, Json, Loop, Way, serve
+from serving import AGENT, SUMMARIZER, SUMMARY, SYSTEM, Json, Loop, Way, serve
 
 from holdfast import Session
 from holdfast.adapters.pydantic_ai import Holdfast
 from holdfast.core.history.events import Usage
-from holdfast.models.base import Answer, Ask
-from holdfast.models.openai_compatible import ChatWriter
+from holdfast.models.base import ModelReply, SummaryPrompt
+from holdfast.models.openai_compatible import ChatSummarizer
 
 UNLIMITED = UsageLimits(request_limit=None)
 
@@ -22,14 +22,14 @@ UNLIMITED = UsageLimits(request_limit=None)
 class Recording:
     """Writes the same summary for every prompt, and stores the prompt."""
 
-    name, window = SUMMARISER, 200_000
+    name, window = SUMMARIZER, 200_000
 
     def __init__(self) -> None:
         self.shown: list[str] = []
 
-    async def write(self, ask: Ask) -> Answer:
-        self.shown.append(f"{ask.system}\n{ask.text}")
-        return Answer(text=SUMMARY, model=self.name, usage=Usage(input_tokens=1, output_tokens=1))
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        self.shown.append(f"{prompt.system}\n{prompt.text}")
+        return ModelReply(text=SUMMARY, model=self.name, usage=Usage(input_tokens=1, output_tokens=1))
 
 
 class Keeping(Way):
@@ -44,7 +44,7 @@ class Keeping(Way):
         self.request: Sequence[Any] = []
 
     async def _opened(self, writer: Recording) -> Session:
-        return await Session.open("s", store="memory://", model=AGENT, summariser=writer)
+        return await Session.open("s", store="memory://", model=AGENT, summarizer=writer)
 
     def take(self, messages: list[Json]) -> None:
         self._runner.run(self._taken(messages))
@@ -75,8 +75,8 @@ def agent_of(loop: Loop, *capabilities: Any) -> Agent[None, str]:
 
 
 async def kept(loop: Loop) -> str:
-    writer = ChatWriter(loop.url, SUMMARISER, window=loop.window)
-    async with Holdfast(store="memory://", budget=loop.window, model=AGENT, summariser=writer) as governed:
+    writer = ChatSummarizer(loop.url, SUMMARIZER, window=loop.window)
+    async with Holdfast(store="memory://", budget=loop.window, model=AGENT, summarizer=writer) as governed:
         return (await agent_of(loop, governed).run(loop.prompt, usage_limits=UNLIMITED)).output
 
 

@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
-from serving import AGENT, SUMMARISER, SUMMARY, Json, Loop, Way, text_of
+from serving import AGENT, SUMMARIZER, SUMMARY, Json, Loop, Way, text_of
 
 
 class Recording(BaseChatModel):
@@ -53,7 +53,7 @@ def agent_model(loop: Loop) -> ChatOpenAI:
 
 def summary_model(loop: Loop) -> ChatOpenAI:
     """Return the model that writes summaries."""
-    return _asked(SUMMARISER, loop, loop.window)
+    return _asked(SUMMARIZER, loop, loop.window)
 
 
 def tool_of(loop: Loop) -> StructuredTool:

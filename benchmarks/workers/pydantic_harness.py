@@ -27,7 +27,7 @@ from pydantic_ai_harness.compaction import (
     TieredCompaction,
 )
 from pydantic_ai_harness.step_persistence import SqliteStepStore, StepPersistence, continue_run
-from serving import AGENT, KEEP, SLIDE_TO, SUMMARISER, SUMMARY, SYSTEM, TRIGGER, Json, Loop, Way, bytes_in, serve
+from serving import AGENT, KEEP, SLIDE_TO, SUMMARIZER, SUMMARY, SYSTEM, TRIGGER, Json, Loop, Way, bytes_in, serve
 
 UNLIMITED = UsageLimits(request_limit=None)
 
@@ -141,7 +141,7 @@ def model_of(name: str, loop: Loop) -> OpenAIChatModel:
 
 
 def run_with(name: str, loop: Loop) -> str:
-    strategy = strategies(loop.window, model_of(SUMMARISER, loop))[name]
+    strategy = strategies(loop.window, model_of(SUMMARIZER, loop))[name]
     agent = Agent(model_of(AGENT, loop), system_prompt=SYSTEM, tools=[loop.read_part], capabilities=[strategy])
     return agent.run_sync(loop.prompt, usage_limits=UNLIMITED).output
 

@@ -20,7 +20,7 @@ SUMMARY = (
     "fixed, and the tests passed. Next: go on with the newest task."
 )
 """What every fake summarizer writes."""
-AGENT, SUMMARISER = "gpt-5", "gpt-5-mini"
+AGENT, SUMMARIZER = "gpt-5", "gpt-5-mini"
 """The endpoint tells models apart by these names."""
 SYSTEM = "You read a document part by part with the tool `read_part`, and answer when you have read all of it."
 TRIGGER, KEEP, SLIDE_TO = 0.75, 0.25, 0.5

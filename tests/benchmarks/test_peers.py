@@ -36,6 +36,15 @@ async def test_a_worker_that_fails_is_one_row_with_its_last_complaint(
     assert rows == [{"name": "broken", "failed": "ImportError: no module named anything"}]
 
 
+async def test_holdfasts_own_worker_makes_requests_with_the_library_as_it_is() -> None:
+    asked, more = {"role": "user", "content": "hello"}, {"role": "user", "content": "go on"}
+    task = {"do": "prepare", "budget": 2_000, "repeats": 1, "seconds": 1, "more": more}
+
+    [row] = await run_task(all_peers()["holdfast"], {**task, "cases": [{"name": "one", "messages": [asked]}]})
+
+    assert (row["name"], row.get("failed"), row["messages"]) == ("Holdfast", None, [asked])
+
+
 async def test_a_program_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.peers.TASK_SECONDS", 0.2)
 
