@@ -1,4 +1,4 @@
-"""Bad input is normal: a typed error that names the place and the remedy, or a mend with a line in the receipt."""
+"""Bad input is normal: a typed error that names the place and the remedy, or a repair with a line in the receipt."""
 
 import json
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def test_the_place_and_the_problem_are_named(messages: Any, problem: str) -> Non
 
 
 @pytest.mark.parametrize("messages", [messages for messages, _ in MALFORMED if isinstance(messages, list)])
-def test_a_malformed_message_is_found_among_thousands_that_will_be_folded(messages: list[Any]) -> None:
+def test_a_malformed_message_is_found_among_thousands_that_will_be_compacted(messages: list[Any]) -> None:
     many = [user_message("x" * 400), assistant_message("y" * 400)] * 500
     shifted = [*many, *messages, *many, user_message("now")]
 
@@ -94,7 +94,7 @@ def test_a_split_surrogate_pair_becomes_its_character_again() -> None:
     assert request.messages[0] == user_message("party 🎉!")
 
 
-def test_surrogates_in_arguments_and_results_are_mended_too() -> None:
+def test_surrogates_in_arguments_and_results_are_repaired_too() -> None:
     bad_call = tool_call_message("a")
     bad_call["tool_calls"][0]["function"]["arguments"] = '{"x": "\ud800"}'  # pyright: ignore[reportIndexIssue]
 

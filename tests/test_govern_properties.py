@@ -69,7 +69,7 @@ def own_tokens(request: Request, source: str) -> int:
 
 
 def assert_counted(request: Request, source: str, budget: int) -> None:
-    """The count is exact, or above where mending removed a block but not what was counted with it."""
+    """The count is exact, or above where a repair removed a block but not what was counted with it."""
     own = own_tokens(request, source)
     assert own <= request.tokens.total <= budget
     assert request.receipt.repairs or own == request.tokens.total
@@ -123,7 +123,7 @@ def says_something(content: Any) -> bool:
 
 @pytest.mark.parametrize("source", HISTORIES_BY_FORMAT)
 @given(data=st.data(), interrupted=st.booleans())
-def test_mending_twice_is_mending_once(source: str, data: st.DataObject, interrupted: bool) -> None:  # noqa: FBT001
+def test_repairing_twice_is_repairing_once(source: str, data: st.DataObject, interrupted: bool) -> None:  # noqa: FBT001
     reader = format_named(source)
     entries = [
         Entry(reader.decode(native, index), index)
@@ -140,7 +140,7 @@ def test_mending_twice_is_mending_once(source: str, data: st.DataObject, interru
 
 @pytest.mark.parametrize("source", SOUND_HISTORIES)
 @given(data=st.data())
-def test_mending_touches_nothing_that_was_fine(source: str, data: st.DataObject) -> None:
+def test_repairing_touches_nothing_that_was_fine(source: str, data: st.DataObject) -> None:
     messages = data.draw(SOUND_HISTORIES[source])
     request = govern(messages, budget=1_000_000, model="gpt-5", format=source)
 

@@ -44,7 +44,7 @@ def anthropic(messages: list[Any], **settings: Any) -> Any:
     return govern(messages, **given)
 
 
-def test_a_long_first_result_behind_the_only_reasoning_does_not_make_a_loop_unsendable() -> None:
+def test_a_long_first_result_after_the_only_reasoning_does_not_make_a_loop_unsendable() -> None:
     thinking = {"type": "thinking", "thinking": "plan", "signature": "s"}
     messages: list[Any] = [
         user({"type": "text", "text": "go"}),
@@ -260,7 +260,7 @@ def test_tool_results_are_no_turns() -> None:
         [user_message("x"), tool_call_message("a"), tool_result_message("a", "y" * 1_100_000)],
     ],
 )
-def test_what_openai_refuses_is_mended(messages: Any) -> None:
+def test_what_openai_refuses_is_repaired(messages: Any) -> None:
     request = govern(messages, budget=1_000_000, model="gpt-5", interrupted=True)
 
     assert validate(request.messages, "openai") == []
@@ -283,7 +283,7 @@ def test_reasoning_without_a_signature_and_misplaced_tool_blocks_are_left_out_wi
 
 
 @pytest.mark.parametrize("value", ["\ud800", float("nan"), float("-inf")])
-def test_what_utf8_or_json_cannot_carry_is_mended_wherever_it_stands(value: Any) -> None:
+def test_what_utf8_or_json_cannot_carry_is_repaired_wherever_it_stands(value: Any) -> None:
     messages = [
         {"role": "user", "content": [{"type": "zz", "z": [{"deep": value}]}], "name": value},
         {"role": "assistant", "content": "x", "refusal": {"a": value}, "reasoning_details": [value]},
@@ -418,7 +418,7 @@ def test_classification_of_garbage_does_not_crash(body: Any) -> None:
     assert classify(loop, status=400) is not None
 
 
-def test_the_digest_does_not_call_a_turn_open_that_goes_on_behind_it() -> None:
+def test_the_digest_does_not_call_a_turn_open_that_goes_on_after_it() -> None:
     steps = [
         message
         for step in range(40)
@@ -428,8 +428,8 @@ def test_the_digest_does_not_call_a_turn_open_that_goes_on_behind_it() -> None:
 
     request = govern(messages, budget=2_000, model="gpt-5")
 
-    (folded,) = request.receipt.compacted
-    assert folded.stop < len(steps)
+    (compacted,) = request.receipt.compacted
+    assert compacted.stop < len(steps)
     assert "“the only task”" in str(request.messages[0]["content"])
     assert "not answered yet" not in str(request.messages[0]["content"])
 
@@ -446,7 +446,7 @@ def test_a_retry_from_the_same_request_knows_how_long_the_longest_text_is() -> N
 
 
 @pytest.mark.parametrize("value", [{1: 2}, {1, 2}])
-def test_what_stands_behind_a_bad_key_is_looked_at(value: Any) -> None:
+def test_what_follows_a_bad_key_is_looked_at(value: Any) -> None:
     with pytest.raises(MalformedInputError):
         govern([{"role": "user", "content": "q", "x": {"\ud800": value}}], budget=1_000)
 
@@ -462,7 +462,7 @@ NAMELESS = {"id": "", "type": "custom", "custom": {"name": "", "input": "x"}, "f
         {"role": "assistant", "tool_calls": [NAMELESS]},
     ],
 )
-def test_odd_assistant_messages_are_mended(message: Any) -> None:
+def test_odd_assistant_messages_are_repaired(message: Any) -> None:
     request = govern(
         [user_message("q"), message, tool_result_message(""), user_message("z")], budget=1_000, model="gpt-5"
     )
@@ -497,7 +497,7 @@ EMPTY_SEARCH = {"type": "search_result", "source": "u", "title": "t", "content":
         [EMPTY_SEARCH, TEXT],
     ],
 )
-def test_odd_anthropic_blocks_are_mended_or_left_alone(blocks: list[Any]) -> None:
+def test_odd_anthropic_blocks_are_repaired_or_left_alone(blocks: list[Any]) -> None:
     text = {"type": "text", "text": "x"}
 
     request = anthropic([user(text), model(*blocks), user(text)])

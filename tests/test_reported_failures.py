@@ -85,7 +85,7 @@ async def test_no_cut_through_parallel_calls_leaves_a_result_without_its_call(po
         await session.record([assistant_message("done")])
 
 
-async def test_a_summariser_that_always_fails_is_not_asked_in_every_turn_and_each_failure_is_told() -> None:
+async def test_a_summarizer_that_always_fails_is_not_asked_in_every_turn_and_each_failure_is_told() -> None:
     model = FailingModel("refusing")
     session = await open_session(compaction=CompactionOptions(automatic=model, retry_limits=RetryLimits(attempts=1)))
     for number in range(60):
@@ -94,10 +94,14 @@ async def test_a_summariser_that_always_fails_is_not_asked_in_every_turn_and_eac
         await session.record([assistant_message(f"answer {number}: {WORDS}")])
         await settled(session)
 
-    failed = [fold for fold in await compactions(session) if not fold.success and not fold.is_cancelled]
+    failed = [
+        compaction
+        for compaction in await compactions(session)
+        if not compaction.success and not compaction.is_cancelled
+    ]
     assert 3 <= len(model.prompts) <= 20
     assert len(failed) == len(model.prompts)
-    assert all(fold.error for fold in failed)
+    assert all(compaction.error for compaction in failed)
     assert sum(str(receipt).startswith("not compacted") for receipt in await session.receipts()) == len(failed)
 
 
@@ -118,7 +122,7 @@ async def test_tools_that_fill_the_window_by_themselves_do_not_make_it_compact_f
     assert any("compaction cannot help" in reason for reason in request.receipt.reasons)
 
 
-async def test_a_conversation_that_is_too_long_for_the_summariser_can_still_be_compacted() -> None:
+async def test_a_conversation_that_is_too_long_for_the_summarizer_can_still_be_compacted() -> None:
     model = ScriptedModel(iter(lambda: SUMMARY, None), window=3_000)
     session = await open_session(summarizer=model)
     await talked(session, 60)
@@ -360,10 +364,10 @@ async def test_theme_a_a_file_that_is_read_again_after_a_compaction_is_told_to_b
     assert "Unchanged since you read it at #2" in str(sent[-1]["content"])
 
 
-@pytest.mark.parametrize("summariser", [None, FailingModel("unreachable")], ids=["nobody", "away"])
-async def test_theme_b_a_conversation_that_is_too_long_is_not_too_long_to_be_compacted(summariser: Any) -> None:
+@pytest.mark.parametrize("summarizer", [None, FailingModel("unreachable")], ids=["nobody", "away"])
+async def test_theme_b_a_conversation_that_is_too_long_is_not_too_long_to_be_compacted(summarizer: Any) -> None:
     session = await open_session(
-        compaction=CompactionOptions(automatic=summariser, retry_limits=RetryLimits(attempts=1))
+        compaction=CompactionOptions(automatic=summarizer, retry_limits=RetryLimits(attempts=1))
     )
     await session.record([user_message("task"), *(one for n in range(200) for one in read(f"f{n}", WORDS))])
 
@@ -448,7 +452,7 @@ async def test_theme_f_nothing_is_lost_that_is_typed_while_a_summary_is_written_
     assert messages[-1] == user_message("one more thing")
 
 
-async def test_theme_g_no_request_breaks_the_cached_prefix_of_the_one_before_but_for_a_fold() -> None:
+async def test_theme_g_no_request_breaks_the_cached_prefix_of_the_one_before_but_for_a_compaction() -> None:
     session, before, breaks = await open_session(), list[Any](), 0
     for number in range(40):
         await session.record([user_message(f"question {number}: {WORDS}"), *read(f"f{number}", WORDS)])

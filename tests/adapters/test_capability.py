@@ -78,7 +78,7 @@ async def test_requests_fit_and_the_history_stays_whole() -> None:
     assert all(request.is_same for request in rebuilt_requests(await session.events()))
 
 
-async def test_a_summary_is_pydantic_ais_own_compaction_part_behind_the_system_text() -> None:
+async def test_a_summary_is_pydantic_ais_own_compaction_part_after_the_system_text() -> None:
     governed, model = Holdfast(budget=1_200), ScriptedAgentModel(looking)
     agent = agent_with(governed, model, system_prompt="Be brief.")
 

@@ -474,7 +474,7 @@ def test_an_agent_that_is_interrupted_inside_a_tool_call_goes_on_in_its_delegati
     assert inner.asked == [["a letter"], ["a letter", "", "a person says yes"]]
 
 
-def test_agents_that_run_at_once_in_one_thread_each_have_their_answer_behind_their_prompt(
+def test_agents_that_run_at_once_in_one_thread_each_have_their_answer_after_their_prompt(
     middleware: HoldfastMiddleware,
 ) -> None:
     both_asked = Barrier(2, timeout=60)

@@ -52,13 +52,13 @@ async def test_the_tool_comes_with_the_first_request_that_leaves_something_out()
     await long_talk(governed, model)
 
     offered = [names == ["recall"] for names in tools_of(model)]
-    folded = ["earlier messages" in str(request) for request in model.requests]
-    assert offered == folded
+    compacted = ["earlier messages" in str(request) for request in model.requests]
+    assert offered == compacted
     assert (offered[0], offered[-1]) == (False, True)
     assert "recall with ref #" in str(model.requests[-1])
 
 
-async def test_the_model_sees_again_what_was_folded() -> None:
+async def test_the_model_sees_again_what_was_compacted() -> None:
     governed, model = Holdfast(session="c1", budget=4_000), talking(tool_call_response("recall", "r", ref="#0"))
 
     messages = await long_talk(governed, model)

@@ -658,11 +658,11 @@ async def test_instructions_that_change_cost_no_history() -> None:
 
 
 def after(opening: ModelResponse) -> ScriptedAgentModel:
-    """Return a model that begins with a call, and then talks until there is a fold."""
+    """Return a model that begins with a call, and then talks until there is a compaction."""
     return ScriptedAgentModel([opening, *["word " * 150] * 20])
 
 
-async def test_tools_that_were_found_before_a_fold_are_still_there_after_it() -> None:
+async def test_tools_that_were_found_before_a_compaction_are_still_there_after_it() -> None:
     governed, model = (
         Holdfast(session="c1", budget=1_500),
         after(tool_call_response("search_tools", "s", queries=["weather"])),
@@ -687,7 +687,7 @@ async def test_tools_that_were_found_before_a_fold_are_still_there_after_it() ->
     assert model.request_infos[-1].model_request_parameters.revealed_tool_names == {"get_weather"}
 
 
-async def test_a_capability_that_was_loaded_before_a_fold_is_still_loaded_after_it() -> None:
+async def test_a_capability_that_was_loaded_before_a_compaction_is_still_loaded_after_it() -> None:
     weather = Capability[Any](
         id="weather", instructions="Always name the wind.", tools=[twice], description="Weather.", defer_loading=True
     )
@@ -706,7 +706,7 @@ async def test_a_capability_that_was_loaded_before_a_fold_is_still_loaded_after_
     assert len((await governed.open()).history.session_state.pins) == 1
 
 
-async def test_instructions_that_were_changed_before_a_fold_are_still_changed_after_it() -> None:
+async def test_instructions_that_were_changed_before_a_compaction_are_still_changed_after_it() -> None:
     governed, model = Holdfast(session="c1", budget=1_500), ScriptedAgentModel(lambda _: "word " * 150)
     agent = Agent(model, capabilities=[governed])
     speeds = iter(["slow", "slow", *["fast"] * 20])

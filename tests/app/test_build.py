@@ -175,7 +175,7 @@ async def test_an_open_session_goes_by_what_is_changed_at_run_time(settings: Set
 
 
 @pytest.mark.parametrize(("read_price", "messages"), [("1.0", 2), ("0.1", 25)], ids=["no cache", "a cache"])
-async def test_a_fold_is_weighed_with_the_prices_that_the_user_knows(
+async def test_a_compaction_is_weighed_with_the_prices_that_the_user_knows(
     settings: Setup, read_price: str, messages: int
 ) -> None:
     prices = f"window = 9000\ninput_price = 1.0\noutput_price = 4.0\ncache_read_price = {read_price}"
@@ -209,13 +209,13 @@ async def test_checkpoints_that_are_turned_on_while_a_session_is_open_are_writte
 
     changed = found.with_change("checkpoints", "kept")
     await update_session_settings(session, changed, SessionCallbacks(primary=primary))
-    fold = await session.compact()
+    compaction = await session.compact()
 
     folder = checkpoints_folder(changed, "s1")
     assert folder is not None
-    assert fold.checkpoint_path is not None
-    assert Path(fold.checkpoint_path).is_relative_to(folder)
-    assert Path(fold.checkpoint_path).exists()
+    assert compaction.checkpoint_path is not None
+    assert Path(compaction.checkpoint_path).is_relative_to(folder)
+    assert Path(compaction.checkpoint_path).exists()
 
 
 async def test_checkpoints_are_found_where_the_session_puts_them(settings: Setup) -> None:
@@ -289,12 +289,14 @@ async def test_a_session_acts_where_the_lines_say(preset: str, what: str, settin
     primary = None if preset == "default" else ScriptedModel(["They counted."] * 9)
     session = await Session.open("s1", policy=found.effective_policy, model="gpt-4o", summarizer=primary)
     at = next(one.at for one in policy_thresholds(found, "gpt-4o") if one.what == what and one.unit == "tokens")
-    held, folds = [0], 0
+    held, compactions = [0], 0
 
-    while not folds:
+    while not compactions:
         await session.record([user_message("word " * 300), assistant_message("ok"), user_message("on")])
         held.append((await session.context_breakdown(budget=budget_from(found))).total)
         await session.prepare(budget_from(found))
-        folds = sum(isinstance(event, log.CompactionCompleted) and event.success for event in await session.events())
+        compactions = sum(
+            isinstance(event, log.CompactionCompleted) and event.success for event in await session.events()
+        )
 
     assert held[-2] < at <= held[-1]

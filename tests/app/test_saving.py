@@ -40,7 +40,7 @@ def test_a_setting_over_several_lines_is_replaced_whole() -> None:
     )
 
 
-def test_a_new_setting_stands_behind_the_others_and_before_the_tables() -> None:
+def test_a_new_setting_is_put_after_the_others_and_before_the_tables() -> None:
     assert with_setting(FILE, "max_steps", 9) == FILE.replace("]\n\n# servers", "]\nmax_steps = 9\n\n# servers")
 
 

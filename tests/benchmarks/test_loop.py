@@ -69,7 +69,7 @@ def test_a_summary_is_counted_apart_and_refused_when_it_does_not_fit() -> None:
         ([tool_call_message("x")], 1),
     ],
 )
-def test_calls_and_results_belong_right_behind_each_other(messages: list[JsonMessage], broken: int) -> None:
+def test_a_result_belongs_right_after_its_call(messages: list[JsonMessage], broken: int) -> None:
     assert count_orphans(messages) == broken
 
 

@@ -29,7 +29,7 @@ def test_the_conversation_that_facts_are_planted_in_is_left_as_it_was() -> None:
     assert messages == generate_session(120)
 
 
-def test_a_request_is_due_behind_a_prompt_and_behind_all_results_of_a_step() -> None:
+def test_a_request_is_due_after_a_prompt_and_after_all_results_of_a_step() -> None:
     begin, step, rest = (
         [system_message("Be brief."), user_message("Look.")],
         [tool_call_message("a", "b"), tool_result_message("a"), tool_result_message("b")],
@@ -41,7 +41,7 @@ def test_a_request_is_due_behind_a_prompt_and_behind_all_results_of_a_step() -> 
     assert turns == [begin, step, [rest, user_message("And?")]]
 
 
-def test_a_fact_counts_as_in_view_as_seen_by_the_summariser_or_as_found() -> None:
+def test_a_fact_counts_as_in_view_as_seen_by_the_summarizer_or_as_found() -> None:
     row = {
         "name": "way",
         "messages": [user_message(f"We heard: {NEEDLES[0].text}")],
@@ -56,7 +56,7 @@ def test_a_fact_counts_as_in_view_as_seen_by_the_summariser_or_as_found() -> Non
     assert figures == {"name": "way", "needles": 2, "in_view": 1, **reached}
 
 
-def test_a_way_without_a_summariser_or_a_tool_has_dashes_and_a_star() -> None:
+def test_a_way_without_a_summarizer_or_a_tool_has_dashes_and_a_star() -> None:
     row = {"name": "window", "messages": [user_message(NEEDLES[0].text)], "shown": None, "found": [None, None]}
 
     written = render_table(

@@ -37,7 +37,7 @@ def test_what_must_hold_holds_for_a_share_of_every_round(name: str, number: int)
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_what_torture_has_found_stays_mended(path: Path) -> None:
+def test_what_torture_has_found_stays_repaired(path: Path) -> None:
     kept = json.loads(path.read_text())
 
     ROUNDS[kept["round"]].check(kept["case"])

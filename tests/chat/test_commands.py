@@ -338,7 +338,7 @@ async def test_history_counts_turns_as_the_preset_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.seed("D-20")
-async def test_context_shows_counts_roles_characters_and_the_next_fold(tmp_path: Path) -> None:
+async def test_context_shows_counts_roles_characters_and_the_next_compaction(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "4000"})
     await add_turns(chat, 3)
 
@@ -350,7 +350,7 @@ async def test_context_shows_counts_roles_characters_and_the_next_fold(tmp_path:
     assert "turns at this pace" in shown
 
 
-async def test_context_says_that_a_fold_comes_with_the_next_turn(tmp_path: Path) -> None:
+async def test_context_says_that_a_compaction_comes_with_the_next_turn(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path, flags={"summarization_model": "gpt-5", "max_context_tokens": "700"})
     await add_turns(chat, 5)
 
@@ -388,7 +388,9 @@ async def test_context_says_that_a_fold_comes_with_the_next_turn(tmp_path: Path)
         ),
     ],
 )
-def test_what_the_next_fold_will_cost_is_told_as_far_as_prices_are_known(forecast: CostForecast, expected: str) -> None:
+def test_the_cost_of_the_next_compaction_is_told_as_far_as_prices_are_known(
+    forecast: CostForecast, expected: str
+) -> None:
     assert _describe_cost(forecast) == expected
 
 
@@ -489,17 +491,17 @@ async def test_one_number_of_messages_is_told_wherever_a_compaction_is_told_of(t
     preview, context = await reply_to(chat, screen, "/preview"), await reply_to(chat, screen, "/context")
     done, receipts = await reply_to(chat, screen, "/compact"), await reply_to(chat, screen, "/receipts")
 
-    (fold,) = chat.session.history.version.state_of(MAIN).compactions
-    many, freed = fold.span.message_count, fold.tokens_removed
-    assert f"Summary of {many} earlier messages" in fold.replacement[0]
+    (compaction,) = chat.session.history.version.state_of(MAIN).compactions
+    many, freed = compaction.span.message_count, compaction.tokens_removed
+    assert f"Summary of {many} earlier messages" in compaction.replacement[0]
     assert preview.startswith(f"{many} messages would be replaced by 1: ")
     assert done.startswith(f"{many} messages replaced by 1: ")
-    assert f"messages  {many} replaced by 1, {len(fold.span.kept)} kept whole" in receipts
+    assert f"messages  {many} replaced by 1, {len(compaction.span.kept)} kept whole" in receipts
     assert f"tokens; a compaction would free {freed:,}\n" in context
     assert f"({freed:,} freed)" in preview
 
 
-async def test_the_next_fold_is_told_in_the_tokens_that_the_context_is_told_in(tmp_path: Path) -> None:
+async def test_the_next_compaction_is_told_in_the_tokens_that_the_context_is_told_in(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path, flags={"summarization_model": "gpt-5", "max_context_tokens": "6144"})
     await add_turns(chat, 1, words=4)
 
@@ -629,8 +631,8 @@ async def test_config_changes_a_setting_at_once_and_says_where_values_come_from(
         "max_context_tokens = 80,000"
     )
     assert (await reply_to(chat, screen, "/config agent_max_context_turns 30")).startswith("max_context_turns = 30")
-    fold = chat.session.policy.compaction
-    assert (getattr(fold, "max_tokens", 0), getattr(fold, "max_turns", 0)) == (80_000, 30)
+    compaction = chat.session.policy.compaction
+    assert (getattr(compaction, "max_tokens", 0), getattr(compaction, "max_turns", 0)) == (80_000, 30)
     assert "changed in this session" in await reply_to(chat, screen, "/config max_context_turns")
     assert await reply_to(chat, screen, "/config max_steps many") == (
         "max_steps: must be a whole number from 1 to 1,000,000, or 0 for none, not 'many'"

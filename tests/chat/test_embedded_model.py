@@ -46,7 +46,7 @@ def test_the_model_that_is_there_without_a_key_answers(weights: Path, sit: Sit) 
 
 
 @pytest.mark.usefixtures("small_window")
-def test_a_conversation_in_a_small_window_folds_and_goes_on(shallow_weights: Path, sit: Sit) -> None:
+def test_a_conversation_in_a_small_window_is_compacted_and_goes_on(shallow_weights: Path, sit: Sit) -> None:
     person = sit("--model", f"embedded:{shallow_weights}")
 
     for number, cargo in enumerate([CARGO, CARGO, CARGO, ""]):

@@ -22,7 +22,7 @@ from tests.chat.recording_screen import RecordingScreen, add_turns, open_chat, r
 STATUS = ChatStatus(model="gpt-5", budget=100_000, tokens=12_345, provenance="calibrated", cost=0.0421, compactions=2)
 
 
-def test_the_meter_says_tokens_share_model_folds_provenance_and_cost() -> None:
+def test_the_meter_says_tokens_share_model_compactions_provenance_and_cost() -> None:
     assert (
         render_status_line(STATUS, width=100)
         == "≈12,345/100,000 tokens (12%) · gpt-5 · 2 compactions · calibrated · $0.0421"

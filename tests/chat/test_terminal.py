@@ -58,7 +58,7 @@ def test_what_is_typed_during_an_answer_waits_its_turn(sit: Sit, served: Served)
     person.sees("you said: half a third")
 
 
-def test_a_killed_chat_resumes_with_its_turn_mended(sit: Sit, served: Served) -> None:
+def test_a_killed_chat_resumes_with_its_turn_repaired(sit: Sit, served: Served) -> None:
     served.script += [tool_call_stream(("run_command", {"command": "sleep 600"}))]
     person = sit("--tools", "run")
     person.says("Run it.")
@@ -246,7 +246,7 @@ def test_a_terminal_of_any_width_will_do(sit: Sit, columns: int) -> None:
     assert person.leaves() == 0
 
 
-def test_a_long_conversation_folds_and_goes_on(sit: Sit, served: Served) -> None:
+def test_a_long_conversation_is_compacted_and_goes_on(sit: Sit, served: Served) -> None:
     served.answer = lambda prompt: f"answer to {prompt[:11]}: " + "because of the tide. " * 20
     person = sit("--budget", "1500", "--tools", "none")
 

@@ -55,7 +55,7 @@ def test_calls_of_one_run_wait_together() -> None:
     assert waiting.repairs == []
 
 
-def test_a_result_that_is_missing_is_made_up_behind_the_run() -> None:
+def test_a_result_that_is_missing_is_made_up_after_the_run() -> None:
     broken = mended(CALLS_AS_ITEMS, user("go"), call("a"), call("b"), result("b", "2"), user("well?"))
 
     made_up = Message("tool", (ToolResult("a", (Text("Interrupted by user.", "tool"),), is_error=True),))
@@ -65,7 +65,7 @@ def test_a_result_that_is_missing_is_made_up_behind_the_run() -> None:
     ]
 
 
-def test_results_that_are_scattered_come_together_behind_their_run() -> None:
+def test_results_that_are_scattered_come_together_after_their_run() -> None:
     broken = mended(
         CALLS_AS_ITEMS,
         user("go"),
@@ -98,14 +98,14 @@ def test_one_id_twice_in_a_run_gets_a_result_each() -> None:
     assert said(broken)[1:] == [call("a"), call("a_2_0"), result("a", "1"), result("a_2_0", "2")]
 
 
-def test_reasoning_without_an_item_behind_it_is_removed() -> None:
+def test_reasoning_without_an_item_after_it_is_removed() -> None:
     broken = mended(CALLS_AS_ITEMS, user("go"), HM, user("and?"), HM, call("a"), result("a", "1"), HM)
 
     assert said(broken) == [user("go"), user("and?"), HM, call("a"), result("a", "1")]
     assert what(broken) == ["removed reasoning without an answer after it"] * 2
 
 
-def test_reasoning_goes_with_the_empty_item_behind_it() -> None:
+def test_reasoning_goes_with_the_empty_item_after_it() -> None:
     assert said(mended(CALLS_AS_ITEMS, user("go"), HM, assistant("  "), user("and?"))) == [user("go"), user("and?")]
 
 
@@ -188,7 +188,7 @@ def test_where_a_turn_of_the_users_is_gone_its_place_is_marked() -> None:
     ]
 
 
-def test_calls_behind_another_turn_of_the_model_join_it() -> None:
+def test_calls_after_another_turn_of_the_model_join_it() -> None:
     torn = mended(
         CALL_AND_RESPONSE_TURNS, user("go"), assistant("Looking."), calls(ToolCall("a", "run", "{}")), results("a")
     )

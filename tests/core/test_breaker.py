@@ -1,4 +1,4 @@
-"""Folding that would not help is not done, and it is said why."""
+"""A compaction that would not help is not made, and the reason is given."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def hear(history: RecordedHistory, *messages: JsonMessage) -> None:
         history.append(log.MessageAppended(format="openai-chat", native=native))
 
 
-def folded(history: RecordedHistory, how: Situation) -> RecordedHistory:
+def compacted(history: RecordedHistory, how: Situation) -> RecordedHistory:
     """Carry out what the default wants done with a history that is full."""
     (step,) = decide(history, DEFAULT, how).now
     assert isinstance(step, CompactSpan)
@@ -66,8 +66,10 @@ def folded(history: RecordedHistory, how: Situation) -> RecordedHistory:
 
 
 @pytest.mark.parametrize("has_summarizer", [False, True])
-def test_an_agent_that_does_the_same_again_after_a_fold_is_told_of_and_not_folded_again(has_summarizer: bool) -> None:  # noqa: FBT001
-    history = folded(heard(TASK, *looked(12, 1)), situation())
+def test_an_agent_that_repeats_itself_after_a_compaction_is_reported_and_not_compacted_again(
+    has_summarizer: bool,  # noqa: FBT001
+) -> None:
+    history = compacted(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(12, 2, seconds=2.5))
 
     how = situation(has_summarizer=has_summarizer)
@@ -98,15 +100,15 @@ def test_an_agent_that_does_the_same_again_after_a_fold_is_told_of_and_not_folde
     ],
 )
 def test_anything_new_ends_that(news: list[JsonMessage]) -> None:
-    history = folded(heard(TASK, *looked(12, 1)), situation())
+    history = compacted(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(11, 2), *news, *looked(3, 3))
 
     assert DefaultCompaction().loop_reason(plan_input_of(history, DEFAULT, situation())) == ""
     assert len(decide(history, DEFAULT, situation()).now) == 1
 
 
-def test_a_refused_request_is_folded_whatever_the_agent_does() -> None:
-    history = folded(heard(TASK, *looked(12, 1)), situation())
+def test_a_refused_request_is_compacted_whatever_the_agent_does() -> None:
+    history = compacted(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(12, 2))
 
     plan = decide(history, DEFAULT, situation(refusals=1))
@@ -116,13 +118,13 @@ def test_a_refused_request_is_folded_whatever_the_agent_does() -> None:
 
 @pytest.mark.parametrize(("calls", "is_stuck"), [(0, False), (2, False), (3, True)])
 def test_few_calls_say_nothing_about_an_agent(calls: int, is_stuck: bool) -> None:  # noqa: FBT001
-    history = folded(heard(TASK, *looked(12, 1)), situation())
+    history = compacted(heard(TASK, *looked(12, 1)), situation())
     hear(history, *looked(calls, 3))
 
     assert bool(DefaultCompaction().loop_reason(plan_input_of(history, DEFAULT, situation()))) is is_stuck
 
 
-def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None:
+def test_what_was_done_is_kept_in_the_compaction_over_many_compactions_and_bounded() -> None:
     how = situation(8_000)
     history = heard(TASK, *looked(4, 0))
     for turn in range(30):
@@ -136,12 +138,12 @@ def test_what_was_done_is_kept_in_the_fold_over_many_folds_and_bounded() -> None
         )
         hear(history, *new)
         if decide(history, DEFAULT, how).now:
-            folded(history, how)
+            compacted(history, how)
 
-    fold = history.version.state_of(log.MAIN).compactions[-1]
-    assert len(fold.marks) == MAX_PROGRESS_MARKS
-    assert from_record(to_record(fold)) == fold
-    assert set(DefaultCompaction().progress_marks(plan_input_of(history, DEFAULT, how))) >= set(fold.marks[-50:])
+    compaction = history.version.state_of(log.MAIN).compactions[-1]
+    assert len(compaction.marks) == MAX_PROGRESS_MARKS
+    assert from_record(to_record(compaction)) == compaction
+    assert set(DefaultCompaction().progress_marks(plan_input_of(history, DEFAULT, how))) >= set(compaction.marks[-50:])
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "default"])
@@ -170,7 +172,7 @@ def test_the_presets_of_other_systems_keep_no_marks(name: str) -> None:
         ([user_message("word " * 3_000)], {"tools_tokens": 700}, "shorten the newest prompt, or put it into a file"),
     ],
 )
-def test_where_no_fold_can_help_the_reason_names_the_parts_and_what_to_do(
+def test_where_no_compaction_can_help_the_reason_names_the_parts_and_what_to_do(
     messages: list[JsonMessage], fields: dict[str, Any], remedy: str
 ) -> None:
     talk = [one for number in range(3) for one in (user_message(f"q{number}"), assistant_message(f"a{number}"))]

@@ -31,7 +31,7 @@ def test_no_cut_separates_parallel_tool_calls_from_their_results() -> None:
     assert legal_cuts(conversation) == [1, 4]
 
 
-def test_a_history_is_not_cut_behind_a_call_that_waits_for_its_result() -> None:
+def test_a_history_is_not_cut_after_a_call_that_waits_for_its_result() -> None:
     assert legal_cuts([user("go"), calls("a")]) == [1]
 
 

@@ -32,7 +32,7 @@ CHOSEN = st.builds(
     turns=st.integers(0, 3),
     max_tokens=st.one_of(st.none(), st.integers(0, 400)),
 )
-KINDS = (*["begin", "work", "fold"] * 3, "ask", "tell", "end", "clear", "pin", "undo", "rewind")
+KINDS = (*["begin", "work", "compact"] * 3, "ask", "tell", "end", "clear", "pin", "undo", "rewind")
 SEES = st.one_of(st.just(Visibility(everything=True)), CHOSEN)
 STEPS = st.lists(
     st.tuples(
@@ -67,8 +67,8 @@ class Tree:
                 self._say(scope, tool_result_message(mark, f"content of {mark}"))
             case "tell":
                 self._say(scope, assistant_message(f"Found in {self._mark(scope)}"))
-            case "fold":
-                self._fold(scope)
+            case "compact":
+                self._compact(scope)
             case _:
                 self._change(step, scope, number)
 
@@ -106,8 +106,8 @@ class Tree:
         self.history.append(event)
         self._say(scope, user_message(f"{shown.briefing} {self._mark(scope)}"))
 
-    def _fold(self, scope: str) -> None:
-        """Fold all that an agent sees into a text that repeats all of it."""
+    def _compact(self, scope: str) -> None:
+        """Compact all that an agent sees into a text that repeats all of it."""
         shown = self.history.context(scope).visible_entries()
         text = " ".join(str(entry.message) for entry in shown) + render_ledger(
             self.history.ledger(scope, len(self.history)), 2_000, COUNTER
@@ -161,7 +161,7 @@ def test_whoever_is_sent_out_next_is_shown_nothing_of_those_beside(steps: Any, s
 
 
 @given(STEPS)
-def test_what_everybody_sees_is_the_same_after_a_replay_and_after_a_shortcut(steps: Any) -> None:
+def test_what_everybody_sees_is_the_same_after_a_replay_and_after_a_snapshot(steps: Any) -> None:
     tree = told(steps)
 
     replayed = History.replay([from_record(to_record(event)) for event in tree.history.events], format_named)
@@ -179,7 +179,7 @@ def _said(tree: Tree) -> list[log.MessageAppended]:
     return [event for event in tree.history.events if isinstance(event, log.MessageAppended)]
 
 
-def test_a_fold_that_holds_the_work_of_one_delegate_is_not_shown_to_another() -> None:
+def test_a_compaction_that_holds_the_work_of_one_delegate_is_not_shown_to_another() -> None:
     tree = told(
         [
             ("ask", 0, Visibility(), ""),
@@ -188,7 +188,7 @@ def test_a_fold_that_holds_the_work_of_one_delegate_is_not_shown_to_another() ->
         ]
     )
 
-    tree.take("fold", 0, Visibility(), "")
+    tree.take("compact", 0, Visibility(), "")
     tree.take("begin", 0, Visibility(everything=True), "everything")
 
     assert [entry.position for entry in tree.history.context("d2").visible_entries()] == [0, 4]

@@ -1,4 +1,4 @@
-"""What the next fold will cost, told before it is made."""
+"""What the next compaction will cost, before it is made."""
 
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,7 @@ async def outlook(session: Session, **changes: Any) -> PlanInput:
     return plan_input_of(session.history, session.policy, replace(situation, **changes))
 
 
-async def test_a_fold_by_rule_costs_what_is_sent_as_new() -> None:
+async def test_a_compaction_by_rule_costs_what_is_sent_as_new() -> None:
     session = await worked(10)
 
     found = (await session.context_breakdown(budget=BUDGET)).forecast
@@ -58,18 +58,18 @@ async def test_a_fold_by_rule_costs_what_is_sent_as_new() -> None:
     assert found.dollars == found.rewrite_dollars
 
 
-async def test_the_forecast_of_a_fold_is_an_upper_limit_of_its_receipt() -> None:
+async def test_the_forecast_of_a_compaction_is_an_upper_limit_of_its_receipt() -> None:
     session, number, forecast = await worked(4), 4, None
 
-    while not (folds := await session.receipts()):
+    while not (compactions := await session.receipts()):
         forecast = (await session.context_breakdown(budget=BUDGET)).forecast
         await step(session, number)
         number += 1
 
     assert forecast is not None
-    assert forecast.tokens_before >= folds[0].tokens_before > 0.9 * forecast.tokens_before
-    assert forecast.tokens_after >= folds[0].tokens_after > 0.5 * forecast.tokens_after
-    assert (forecast.rewrite_dollars or 0) >= (folds[0].effect.rewrite_dollars or 1)
+    assert forecast.tokens_before >= compactions[0].tokens_before > 0.9 * forecast.tokens_before
+    assert forecast.tokens_after >= compactions[0].tokens_after > 0.5 * forecast.tokens_after
+    assert (forecast.rewrite_dollars or 0) >= (compactions[0].effect.rewrite_dollars or 1)
 
 
 async def test_a_summary_is_forecast_at_its_writers_prices_and_from_the_cache_where_it_holds_it() -> None:
@@ -107,7 +107,9 @@ async def test_what_the_last_summary_took_is_what_the_next_is_expected_to_take()
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
-async def test_every_policy_says_what_its_next_fold_will_leave_and_none_where_there_will_be_none(name: str) -> None:
+async def test_every_policy_says_what_its_next_compaction_will_leave_if_there_will_be_one(
+    name: str,
+) -> None:
     session = await worked(6, policy=name)
 
     alone = context_report(await outlook(session), session.policy).forecast
@@ -116,11 +118,11 @@ async def test_every_policy_says_what_its_next_fold_will_leave_and_none_where_th
     assert helped is not None
     assert 0 < helped.written_tokens < helped.tokens_before
     assert 0 < helped.tokens_after <= helped.tokens_before
-    assert (alone is None) == (name in {"inkeep", "copilot"}), "these two fold with a model or not at all"
+    assert (alone is None) == (name in {"inkeep", "copilot"}), "these two compact with a model or not at all"
     assert alone is None or (alone.read_tokens, alone.written_tokens, alone.summary_dollars) == (0, 0, None)
 
 
-async def test_nothing_is_forecast_where_nothing_is_folded() -> None:
+async def test_nothing_is_forecast_where_nothing_is_compacted() -> None:
     session = await worked(2)
     seen = await outlook(session)
 

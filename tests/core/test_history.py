@@ -1,4 +1,4 @@
-"""The log and what is folded from it."""
+"""The history: the state that is replayed from a log."""
 
 import json
 from dataclasses import FrozenInstanceError
@@ -58,7 +58,7 @@ def test_a_rewind_before_the_end_of_a_clients_compaction_shows_all_that_it_had_l
     assert texts(told) == ["one", "1", "two"]
 
 
-def test_a_fold_replaces_its_span_and_undo_brings_it_back() -> None:
+def test_a_compaction_replaces_its_span_and_undo_brings_it_back() -> None:
     told = history(*TALK, DONE)
 
     assert texts(told) == ["Summary so far.", "two", "2"]
@@ -101,35 +101,39 @@ def test_undo_and_redo_with_nothing_to_do_change_nothing() -> None:
 
 @pytest.mark.seed("A-39")
 def test_a_replacement_of_two_texts_is_a_prompt_and_an_answer() -> None:
-    fold = log.CompactionCompleted(
+    compaction = log.CompactionCompleted(
         success=True, span=Span(stop=4), replacement=("[Compacted conversation summary]\nx", "Understood.")
     )
 
-    roles = [(entry.message.role, entry.message.text) for entry in history(*TALK, fold).context().visible_entries()]
+    roles = [
+        (entry.message.role, entry.message.text) for entry in history(*TALK, compaction).context().visible_entries()
+    ]
 
     assert roles == [("user", "[Compacted conversation summary]\nx"), ("assistant", "Understood.")]
 
 
 @pytest.mark.seed("A-21")
-def test_a_fold_can_leave_a_head_in_front() -> None:
-    fold = log.CompactionCompleted(success=True, span=Span(start=1, stop=3), replacement=("middle",))
+def test_a_compaction_can_leave_a_head_in_front() -> None:
+    compaction = log.CompactionCompleted(success=True, span=Span(start=1, stop=3), replacement=("middle",))
 
-    assert texts(history(*TALK, fold)) == ["one", "middle", "2"]
+    assert texts(history(*TALK, compaction)) == ["one", "middle", "2"]
 
 
 @pytest.mark.seed("D-11")
 def test_a_merged_summary_stands_before_the_first_prompts_own_words() -> None:
-    fold = log.CompactionCompleted(success=True, span=Span(stop=1, is_merged=True), replacement=("Before: x\n\n",))
+    compaction = log.CompactionCompleted(
+        success=True, span=Span(stop=1, is_merged=True), replacement=("Before: x\n\n",)
+    )
 
-    assert texts(history(*TALK, fold)) == ["1", "Before: x\n\ntwo", "2"]
+    assert texts(history(*TALK, compaction)) == ["1", "Before: x\n\ntwo", "2"]
 
 
 def test_a_merged_summary_stands_before_a_prompt_that_has_no_words() -> None:
     picture: JsonMessage = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}
-    fold = log.CompactionCompleted(success=True, span=Span(stop=2, is_merged=True), replacement=("Before: x",))
+    compaction = log.CompactionCompleted(success=True, span=Span(stop=2, is_merged=True), replacement=("Before: x",))
 
     (merged,) = (
-        history(appended(user_message("one")), appended(assistant_message("1")), appended(picture), fold)
+        history(appended(user_message("one")), appended(assistant_message("1")), appended(picture), compaction)
         .context()
         .visible_entries()
     )
@@ -147,7 +151,7 @@ def test_after_a_clear_nothing_earlier_is_shown_and_nothing_is_gone() -> None:
     assert len(told.events) == 7
 
 
-def test_a_rewind_hides_what_followed_and_a_fold_that_spoke_of_it() -> None:
+def test_a_rewind_hides_what_followed_and_a_compaction_that_spoke_of_it() -> None:
     told = history(
         *TALK,
         log.CompactionCompleted(success=True, span=Span(stop=3), replacement=("x",)),
@@ -435,7 +439,7 @@ def test_what_is_no_record_is_refused(record: Any) -> None:
         from_record(record)
 
 
-def folded(start: int, stop: int, *, is_merged: bool) -> log.Event:
+def compacted(start: int, stop: int, *, is_merged: bool) -> log.Event:
     first, last = min(start, stop), max(start, stop)
     return log.CompactionCompleted(
         success=True, span=Span(start=first, stop=last, is_merged=is_merged), replacement=("s",)
@@ -448,7 +452,7 @@ WORDS = st.sampled_from(
 )
 CHANGES: st.SearchStrategy[log.Event] = st.one_of(
     st.builds(appended, WORDS),
-    st.builds(folded, POSITIONS, POSITIONS, is_merged=st.booleans()),
+    st.builds(compacted, POSITIONS, POSITIONS, is_merged=st.booleans()),
     st.builds(log.Rewound, to=POSITIONS),
     st.sampled_from([log.ChangeUndone(), log.ChangeRedone(), log.ContextCleared(), log.TurnInterrupted()]),
     st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
@@ -488,7 +492,7 @@ def test_a_snapshot_does_not_change_and_nothing_said_is_ever_lost(events: list[l
     assert told.entries[: len(said_so_far)] == said_so_far
 
 
-def test_a_history_that_nothing_has_changed_has_no_fold_to_take_back() -> None:
+def test_a_history_that_nothing_has_changed_has_no_compaction_to_take_back() -> None:
     assert not history(*TALK).is_last_change_a_compaction
     assert history(*TALK, DONE).is_last_change_a_compaction
 

@@ -153,21 +153,21 @@ def test_nothing_is_touched_below_the_lines() -> None:
 
 
 @pytest.mark.seed("A-45")
-def test_at_the_hard_line_everything_but_a_short_tail_is_folded_at_once() -> None:
+def test_at_the_hard_threshold_everything_but_a_short_tail_is_compacted_at_once() -> None:
     history, how = history_of(generate_session(300)), situation(16_000)
 
     view = settle(history, DEFAULT, how)
 
-    fold = history.events[-1]
-    assert isinstance(fold, log.CompactionCompleted)
-    assert fold.success
-    assert fold.post_compaction_tokens == view.tokens < 0.2 * how.message_budget
+    compaction = history.events[-1]
+    assert isinstance(compaction, log.CompactionCompleted)
+    assert compaction.success
+    assert compaction.post_compaction_tokens == view.tokens < 0.2 * how.message_budget
     assert view.entries[0].message.role == "system"
     assert view.entries[1].message.text.startswith("[Summary of ")
     assert not view.is_fitted
 
 
-def test_the_reason_says_how_full_it_was_and_when_the_fold_pays() -> None:
+def test_the_reason_says_how_full_it_was_and_when_the_compaction_pays() -> None:
     plan = decide(history_of(generate_session(300)), DEFAULT, situation(16_000, prices=PROVIDER_PRICES["gpt-4o"]))
 
     assert "for messages (threshold 95%); compacting to about" in plan.reasons[0]
@@ -185,7 +185,7 @@ def grown_to(share: float, how: Situation) -> RecordedHistory:
     return history
 
 
-def test_between_the_lines_a_fold_waits_until_the_prefix_was_read_often_enough() -> None:
+def test_between_the_thresholds_a_compaction_waits_until_the_prefix_was_read_often_enough() -> None:
     how = situation(16_000)
     often = grown_to(0.85, how)
     seldom = history_of(
@@ -204,7 +204,7 @@ def test_between_the_lines_a_fold_waits_until_the_prefix_was_read_often_enough()
     assert decide(seldom, DEFAULT, how).now == ()
 
 
-def test_where_reading_a_prefix_is_no_cheaper_a_fold_does_not_wait() -> None:
+def test_where_reading_a_prefix_is_no_cheaper_a_compaction_does_not_wait() -> None:
     few = history_of(
         [*({"role": "user", "content": "w " * 2_000} for _ in range(5)), assistant_message("x"), user_message("now")]
     )
@@ -225,7 +225,7 @@ def test_where_reading_a_prefix_is_no_cheaper_a_compaction_comes_as_early_as_wit
     assert decide(grown_to(0.65, written), DEFAULT, written).now == (), "a digest must not preempt the summary"
 
 
-def test_a_fold_is_free_when_the_cache_has_expired_anyway() -> None:
+def test_a_compaction_is_free_when_the_cache_has_expired_anyway() -> None:
     how = situation(16_000, prices=PROVIDER_PRICES["anthropic"])
     talk = grown_to(0.65, how)
 
@@ -235,7 +235,7 @@ def test_a_fold_is_free_when_the_cache_has_expired_anyway() -> None:
     assert len(cold.now) == 1
 
 
-def test_with_a_summariser_a_summary_is_asked_for_at_the_soft_line_and_only_once() -> None:
+def test_with_a_summarizer_a_summary_is_asked_for_at_the_soft_threshold_and_only_once() -> None:
     how = situation(16_000, has_summarizer=True)
     talk = grown_to(0.85, how)
 
@@ -255,7 +255,7 @@ def test_at_the_hard_line_nobody_waits_for_a_summary() -> None:
     assert [step.by for step in plan.now if isinstance(step, CompactSpan)] == ["digest"]
 
 
-def test_a_fold_in_the_middle_of_a_tool_loop_keeps_the_prompt_that_is_being_answered() -> None:
+def test_a_compaction_in_the_middle_of_a_tool_loop_keeps_the_prompt_that_is_being_answered() -> None:
     steps = [
         one for n in range(120) for one in (tool_call_message(f"c{n}"), tool_result_message(f"c{n}", f"line {n} " * 60))
     ]
@@ -276,7 +276,7 @@ def test_a_fold_in_the_middle_of_a_tool_loop_keeps_the_prompt_that_is_being_answ
     assert validate(out, "openai-chat") == []
 
 
-def test_a_fold_keeps_the_users_words_and_the_names_that_were_used() -> None:
+def test_a_compaction_keeps_the_users_words_and_the_names_that_were_used() -> None:
     talk: list[JsonMessage] = [
         user_message("Always use spaces, never tabs, in src/report/totals.py."),
         assistant_message("Noted."),
@@ -298,7 +298,7 @@ def test_a_fold_keeps_the_users_words_and_the_names_that_were_used() -> None:
 
 
 @pytest.mark.parametrize("budget", [600, 768, 1_024, 2_048])
-def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: int) -> None:
+def test_a_compaction_in_a_small_window_still_holds_what_the_user_laid_down(budget: int) -> None:
     rule = "Never touch poetry.lock, and answer in French."
     turns = [user_message(rule), assistant_message("Entendu.")]
     for number in range(12):
@@ -310,11 +310,11 @@ def test_a_fold_in_a_small_window_still_holds_what_the_user_laid_down(budget: in
 
     view = settle(history, DEFAULT, situation(budget))
 
-    assert view.entries[0].position is None, "a fold was made"
+    assert view.entries[0].position is None, "a compaction was made"
     assert rule in view.entries[0].message.text
 
 
-def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
+def test_many_compactions_in_a_row_keep_what_was_said_first() -> None:
     history, how = RecordedHistory(format_named), situation(4_000)
     history.append(appended(user_message("The launch code is 7319-ALPHA in config/launch.yaml.")))
     for number in range(400):
@@ -322,13 +322,16 @@ def test_many_folds_in_a_row_keep_what_was_said_first() -> None:
         history.append(appended(user_message(f"question {number} " + "word " * 30)))
         settle(history, DEFAULT, how)
 
-    folds = [event for event in history.events if isinstance(event, log.CompactionCompleted)]
-    assert len(folds) > 5
-    assert all("The launch code is 7319-ALPHA in config/launch.yaml." in fold.replacement[0] for fold in folds)
-    assert len(folds[-1].replacement[0]) < 1.5 * len(folds[2].replacement[0])
+    compactions = [event for event in history.events if isinstance(event, log.CompactionCompleted)]
+    assert len(compactions) > 5
+    assert all(
+        "The launch code is 7319-ALPHA in config/launch.yaml." in compaction.replacement[0]
+        for compaction in compactions
+    )
+    assert len(compactions[-1].replacement[0]) < 1.5 * len(compactions[2].replacement[0])
 
 
-def test_a_fold_that_would_free_too_little_is_not_made() -> None:
+def test_a_compaction_that_would_free_too_little_is_not_made() -> None:
     messages = [
         user_message("word " * 14_000),
         *(one for n in range(6) for one in (assistant_message(f"a{n}"), user_message(f"q{n}"))),
@@ -341,7 +344,7 @@ def test_a_fold_that_would_free_too_little_is_not_made() -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_few_messages_that_do_not_fit_are_folded_only_if_the_model_has_read_them(is_read: bool) -> None:  # noqa: FBT001
+def test_few_messages_that_do_not_fit_are_compacted_only_if_the_model_has_read_them(is_read: bool) -> None:  # noqa: FBT001
     pasted = user_message("word " * 20_000)
     said = [pasted, assistant_message("I see.")] if is_read else [assistant_message("Paste it."), pasted]
 
@@ -369,7 +372,7 @@ def test_a_replacement_that_is_no_smaller_is_a_failure_and_changes_nothing() -> 
     assert len(history.projection(COUNTER)) == 5
 
 
-def test_a_fold_that_failed_is_not_tried_again_until_there_is_more_to_fold() -> None:
+def test_a_compaction_that_failed_is_not_tried_again_until_there_is_more_to_compact() -> None:
     how = situation(16_000)
     history = grown_to(0.97, how)
     step = decide(history, DEFAULT, how).now[0]
@@ -408,7 +411,7 @@ def test_the_newest_output_stays_whole_however_large_it_is() -> None:
     assert plan.now == (OffloadOutputs(before=3, max_chars=2_000),)
 
 
-def test_other_limits_of_a_budget_call_for_a_fold_too() -> None:
+def test_other_limits_of_a_budget_call_for_a_compaction_too() -> None:
     history = history_of([one for n in range(30) for one in (user_message(f"q{n}"), assistant_message(f"a{n}"))][:-1])
     how = Situation(budget=Budget(100_000, messages=60), counter=COUNTER)
 
@@ -432,7 +435,7 @@ def test_a_conversation_is_as_full_as_the_limit_that_is_nearest(budget: Budget, 
     assert plan_input_of(history_of(talk), DEFAULT, how).fill == pytest.approx(share)
 
 
-def test_a_damaged_history_is_mended_in_every_view() -> None:
+def test_a_damaged_history_is_repaired_in_every_view() -> None:
     history = history_of([user_message("a"), tool_call_message("x"), user_message("b")])
 
     view = decide(history, DEFAULT, situation(16_000)).view

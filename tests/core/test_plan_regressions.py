@@ -1,4 +1,4 @@
-"""What reviewers broke, so that it stays mended."""
+"""Faults that reviewers found in plans and views, so that they stay repaired."""
 
 import pickle
 from itertools import repeat
@@ -66,11 +66,11 @@ async def test_one_large_output_does_not_take_the_users_words_and_the_ledger_out
     await session.record(talk[3:])
     first, *rest = (await session.prepare(16_000)).messages
 
-    fold = str(first["content"])
+    compaction = str(first["content"])
     assert [message["role"] for message in rest] == ["user", "assistant", "tool"]
-    assert fold.startswith("[Summary of 4 earlier messages, made by rule, for reference only.")
-    assert "(#0) Rule 0: never touch T0." in fold
-    assert "Rule 1" not in fold.partition("[Ledger")[0]
+    assert compaction.startswith("[Summary of 4 earlier messages, made by rule, for reference only.")
+    assert "(#0) Rule 0: never touch T0." in compaction
+    assert "Rule 1" not in compaction.partition("[Ledger")[0]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -227,7 +227,7 @@ def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away()
         history.append(log.CompactionCompleted(success=True, span=Span(start=0, stop=20)))
 
 
-def test_a_fold_always_leaves_a_word_in_its_place() -> None:
+def test_a_compaction_always_leaves_a_text_in_its_place() -> None:
     history, how = history_of([*LONG, user_message("now")]), situation(400)
     step = decide(history, PRESETS["default"], how).now[0]
     rule = PRESETS["default"].compaction
@@ -292,11 +292,11 @@ def test_errors_travel_between_processes_with_their_facts() -> None:
 
 
 def test_a_merged_summary_moves_into_the_prompt_that_comes_live_as_in_a_replay() -> None:
-    fold = log.CompactionCompleted(success=True, span=Span(start=0, stop=4, is_merged=True), replacement=("S: ",))
+    compaction = log.CompactionCompleted(success=True, span=Span(start=0, stop=4, is_merged=True), replacement=("S: ",))
     history = history_of(
         [user_message("PIN"), assistant_message("x"), user_message("q"), assistant_message("a")],
         log.Pinned(position=0),
-        fold,
+        compaction,
     )
     history.projection(COUNTER)
     history.append(log.MessageAppended(format="openai-chat", native=user_message("new")))

@@ -90,7 +90,7 @@ async def test_co_cli_puts_a_static_marker_where_no_summary_can_be_had() -> None
 
 
 @pytest.mark.seed("A-18", "A-21")
-async def test_co_cli_folds_its_own_marker_the_next_time() -> None:
+async def test_co_cli_compacts_its_own_marker_the_next_time() -> None:
     session, talk = await open_session(CO_CLI), [*chatted(20), user_message("q20")]
     await ask(session, talk)
     for number in range(20, 30):
@@ -114,7 +114,7 @@ async def test_co_cli_cuts_old_outputs_in_every_request_and_leaves_the_history_w
 
 
 @pytest.mark.seed("A-18", "A-20")
-async def test_co_cli_may_cut_a_pair_and_the_floor_mends_it_and_says_so() -> None:
+async def test_co_cli_may_cut_a_pair_and_the_fitter_repairs_it_and_says_so() -> None:
     talk = [*chatted(9), *(message for number in range(7) for message in tool_turn(number))][:-1]
     session = await open_session(read_policy('base = "co-cli"\ncompaction.max_messages = 42'))
 
@@ -218,7 +218,7 @@ async def test_inkeep_refers_to_large_results_by_name_where_it_has_compressed_th
 
 
 @pytest.mark.seed("B-2", "B-6", "B-12")
-async def test_inkeep_without_a_summariser_sends_the_newest_fifty_messages() -> None:
+async def test_inkeep_without_a_summarizer_sends_the_newest_fifty_messages() -> None:
     talk = [system_message("be"), *chatted(40), user_message("now")]
 
     sent = await ask(await open_session(INKEEP, summary=None), talk)
@@ -228,7 +228,7 @@ async def test_inkeep_without_a_summariser_sends_the_newest_fifty_messages() -> 
 
 
 @pytest.mark.seed("B-7", "B-12")
-async def test_inkeep_without_a_summariser_sends_at_most_eight_thousand_tokens_of_earlier_messages() -> None:
+async def test_inkeep_without_a_summarizer_sends_at_most_eight_thousand_tokens_of_earlier_messages() -> None:
     talk = [
         user_message("a"),
         assistant_message("b " * 5_000),
@@ -243,7 +243,7 @@ async def test_inkeep_without_a_summariser_sends_at_most_eight_thousand_tokens_o
 
 
 @pytest.mark.seed("B-12")
-def test_inkeep_falls_back_to_its_limits_when_the_summariser_fails() -> None:
+def test_inkeep_falls_back_to_its_limits_when_the_summarizer_fails() -> None:
     history = recorded([*chatted(40), user_message("now")])
     history.append(log.CompactionCompleted(success=False, error="timeout"))
 
@@ -601,7 +601,7 @@ def test_a_compaction_by_hand_leaves_exactly_two_messages_in_co_cli() -> None:
     ]
 
 
-def test_a_compaction_by_hand_folds_everything_in_inkeep_and_copilot() -> None:
+def test_a_compaction_by_hand_covers_everything_in_inkeep_and_copilot() -> None:
     assert asked_for(INKEEP, [system_message("be"), *LONG]) == [
         system_message("be"), user_message("[Summary of the conversation so far, for reference.]\nIt went well."),
     ]  # fmt: skip
@@ -629,10 +629,10 @@ def test_a_compaction_by_hand_needs_no_line_to_be_reached_in_the_default() -> No
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.seed("A-40", "C-57")
 def test_there_is_nothing_to_compact_where_nothing_was_said(name: str) -> None:
-    fold = PRESETS[name].compaction
-    assert fold is not None
+    compaction = PRESETS[name].compaction
+    assert compaction is not None
 
-    assert fold.manual_step(plan_input_of(recorded([]), PRESETS[name], situation())) is None
+    assert compaction.manual_step(plan_input_of(recorded([]), PRESETS[name], situation())) is None
 
 
 # All of them
@@ -669,7 +669,7 @@ def test_calls_that_an_interrupt_left_open_are_answered_for_in_the_next_request(
 
 
 @pytest.mark.seed("B-8", "C-13c", "C-34", "C-48")
-def test_the_meter_tells_system_text_conversation_and_tools_apart_before_and_after_a_fold() -> None:
+def test_the_meter_tells_system_text_conversation_and_tools_apart_before_and_after_a_compaction() -> None:
     history, how = (
         recorded([system_message("be brief"), *LONG, user_message("now")]),
         situation(tools_tokens=700, system_tokens=90),

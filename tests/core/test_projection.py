@@ -1,4 +1,4 @@
-"""What stands of a conversation is the same however it came about."""
+"""A projection that was extended is the same as one that is built at once."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ MESSAGES: list[JsonMessage] = [
 ]  # fmt: skip
 
 
-def fold(start: int, length: int, kept: int, scope: str, *, is_merged: bool) -> log.Event:
+def compaction(start: int, length: int, kept: int, scope: str, *, is_merged: bool) -> log.Event:
     return log.CompactionCompleted(
         success=True,
         span=Span(start=start, stop=start + length, kept=(kept,), is_merged=is_merged),
@@ -48,7 +48,7 @@ def fold(start: int, length: int, kept: int, scope: str, *, is_merged: bool) -> 
 EVENTS: st.SearchStrategy[log.Event] = st.one_of(
     st.builds(appended, st.sampled_from(MESSAGES), SCOPES),
     st.builds(appended, st.sampled_from(MESSAGES)),
-    st.builds(fold, POSITIONS, POSITIONS, POSITIONS, SCOPES, is_merged=st.booleans()),
+    st.builds(compaction, POSITIONS, POSITIONS, POSITIONS, SCOPES, is_merged=st.booleans()),
     st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
     st.builds(log.TurnsReducedToText, line=POSITIONS),
     st.builds(log.Rewound, to=POSITIONS),
@@ -116,7 +116,7 @@ def test_a_tail_is_as_long_as_its_tokens_allow_up_to_all_messages() -> None:
     assert starts == [3, 3, 2, 1, 1, 0, 0]
 
 
-def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_belong_to() -> None:
+def test_pins_and_system_text_are_shown_out_of_a_compaction_with_the_exchange_they_belong_to() -> None:
     talk = [
         system_message("be"),
         user_message("a"),
@@ -125,15 +125,15 @@ def test_pins_and_system_text_are_shown_out_of_a_fold_with_the_exchange_they_bel
         assistant_message("done"),
         user_message("b"),
     ]
-    folded = log.CompactionCompleted(success=True, span=Span(start=0, stop=5), replacement=("so far",))
-    history = RecordedHistory.replay([*map(appended, talk), folded, log.Pinned(position=3)], format_named)
+    compacted = log.CompactionCompleted(success=True, span=Span(start=0, stop=5), replacement=("so far",))
+    history = RecordedHistory.replay([*map(appended, talk), compacted, log.Pinned(position=3)], format_named)
 
     shown = [(entry.position, entry.message.role) for entry in history.projection(COUNTER).entries]
 
     assert shown == [(0, "system"), (None, "user"), (2, "assistant"), (3, "tool"), (5, "user")]
 
 
-def test_two_folds_of_different_spans_stand_side_by_side() -> None:
+def test_two_compactions_of_different_spans_stand_side_by_side() -> None:
     talk = [
         user_message("a"),
         assistant_message("b"),

@@ -332,7 +332,7 @@ async def test_m10_of_the_default_is_nothing_but_its_own_work() -> None:
 
     assert figures["M10.stalls"] == 0
     assert figures["M11.calls"] > 0
-    assert figures["M11.coverage"] > 0.99, "what came too late for its fold was written all the same"
+    assert figures["M11.coverage"] > 0.99, "what came too late for its compaction was written all the same"
 
 
 async def test_spend_on_summaries_is_told_with_the_request_it_was_for() -> None:

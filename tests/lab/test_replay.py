@@ -69,13 +69,13 @@ def test_a_cache_that_has_expired_holds_nothing() -> None:
 @pytest.mark.parametrize(
     ("after", "read", "turns"), [(10_000, 0.1, 3.2), (10_000, 1.25, 16.0), (20_000, 0.1, 5.1), (50_000, 0.1, 14.5)]
 )
-def test_a_deep_fold_pays_after_few_turns_and_a_shallow_one_after_many(after: int, read: float, turns: float) -> None:
+def test_a_deep_compaction_pays_after_fewer_turns_than_a_shallow_one(after: int, read: float, turns: float) -> None:
     found = break_even_turns(ANTHROPIC, before=100_000, after=after, summary_input=read, summary_output=1_000)
 
     assert found == pytest.approx(turns, rel=0.15)
 
 
-def test_a_fold_that_saves_nothing_never_pays() -> None:
+def test_a_compaction_that_saves_nothing_never_pays() -> None:
     assert break_even_turns(ANTHROPIC, before=100, after=100) == float("inf")
     assert break_even_turns(Prices(name="free", read=0, write=1, output=1), before=100, after=10) == float("inf")
 

@@ -267,7 +267,7 @@ def test_prices_have_names_models_have_prices_and_so_do_files(tmp_path: Path) ->
         prices_for(" , ")
 
 
-def test_a_policy_is_a_preset_or_a_file_with_or_without_a_summariser(tmp_path: Path) -> None:
+def test_a_policy_is_a_preset_or_a_file_with_or_without_a_summarizer(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('base = "copilot"\n')
 
@@ -278,7 +278,7 @@ def test_a_policy_is_a_preset_or_a_file_with_or_without_a_summariser(tmp_path: P
     )
 
 
-def test_rows_are_in_the_order_of_the_recordings_behind_those_of_all_and_summaries_only_where_asked_for() -> None:
+def test_rows_are_in_the_order_of_the_recordings_after_those_of_all_and_summaries_only_where_asked_for() -> None:
     figures = {"M11.coverage": 0.5, "M5.hit_share": 0.9, "M8.invalid": 1.0}
     entries = [
         PolicyResult(session, policy, 9_000, dict(figures))

@@ -87,7 +87,7 @@ def test_a_policy_without_numbers_wants_to_be_told_what_to_vary() -> None:
         parse_variations([], PRESETS["copilot"])
 
 
-def test_the_default_is_varied_where_it_folds_and_in_what_it_keeps() -> None:
+def test_the_default_is_varied_where_it_compacts_and_in_what_it_keeps() -> None:
     assert parse_variations([], DEFAULT) == {
         "compaction.tail_share": [0.01, 0.02, 0.04],
         "compaction.summary_share": [0.05, 0.1, 0.2],

@@ -110,7 +110,7 @@ async def test_a_conversation_goes_on_in_a_small_window_and_most_of_it_is_read_f
     cached, whole = sum(one.cached for one in grown) / len(grown), sum(one.cached for one in turns[1:]) / (TURNS - 1)
     sys.stdout.write(
         f"{TURNS} turns in {time.monotonic() - began:.0f} s; read from the cache: {cached:.0%} where a request only "
-        f"grew, {whole:.0%} of all; folded {len(rewritten)} times\n"
+        f"grew, {whole:.0%} of all; compacted {len(rewritten)} times\n"
     )
     assert [one.refusals for one in turns] == [0] * TURNS
     assert [one.request.tokens.total for one in turns if one.request.tokens.total > N_CTX - MAX_ANSWER] == []

@@ -72,7 +72,7 @@ async def conversed(session: Session, writer: ChatSummarizer) -> int:
 
 @pytest.mark.seed("C-13")
 @pytest.mark.seed("C-13a")
-async def test_the_conversation_behind_which_a_summary_is_asked_for_comes_from_the_cache_and_the_bill_says_so(
+async def test_the_conversation_after_which_a_summary_is_asked_for_comes_from_the_cache_and_the_bill_says_so(
     writer: Watched,
 ) -> None:
     how = CompactionOptions(automatic=writer)

@@ -68,8 +68,8 @@ async def test_sixty_turns_are_sent_as_the_two_processors_leave_them(model: str)
         compacted = await session.compact()
         left = [(entry.message.role, entry.message.text) for entry in await session.visible_messages()]
 
-    folded = [happened for happened in timeline if kinds(happened) != ["session.usage_info", "request.prepared"]]
-    assert [kinds(happened) for happened in folded] == [
+    changed = [happened for happened in timeline if kinds(happened) != ["session.usage_info", "request.prepared"]]
+    assert [kinds(happened) for happened in changed] == [
         [
             "session.compaction_start",
             "session.summary_written",
@@ -78,7 +78,7 @@ async def test_sixty_turns_are_sent_as_the_two_processors_leave_them(model: str)
             "request.prepared",
         ]
     ] * len(seed.dropped)
-    done = [event for happened in folded for event in happened if isinstance(event, log.CompactionCompleted)]
+    done = [event for happened in changed for event in happened if isinstance(event, log.CompactionCompleted)]
     assert [(event.trigger, event.success, event.span.count, event.summary.by_model) for event in done] == [
         ("threshold", True, count, "cheap") for count in seed.dropped
     ]

@@ -61,10 +61,10 @@ async def test_sixty_turns_are_compressed_whole_at_half_of_the_window_and_lose_n
         references = re.findall(r"\(id: (\S+)\)", str(kept[0]))
         artifact = await session.artifact(references[-1])
 
-    folded = [happened for happened in timeline if len(happened) > 2]
-    assert compressions == len(folded) >= 1
-    assert [kinds(happened) for happened in folded] == [COMPRESSED] * len(folded)
-    for happened in folded:
+    compacted = [happened for happened in timeline if len(happened) > 2]
+    assert compressions == len(compacted) >= 1
+    assert [kinds(happened) for happened in compacted] == [COMPRESSED] * len(compacted)
+    for happened in compacted:
         started, _, done, usage, _ = happened
         assert isinstance(started, log.CompactionStarted)
         assert isinstance(done, log.CompactionCompleted)
@@ -123,9 +123,9 @@ async def test_results_of_a_long_run_are_compressed_while_it_goes_on_and_the_tas
                 context = [*fixed, summary, *step]
         timeline = await play.timeline()
 
-    folded = [happened for happened in timeline if len(happened) > 2]
-    assert len(folded) == cycles >= 1
-    assert [kinds(happened) for happened in folded] == [COMPRESSED] * cycles
+    compacted = [happened for happened in timeline if len(happened) > 2]
+    assert len(compacted) == cycles >= 1
+    assert [kinds(happened) for happened in compacted] == [COMPRESSED] * cycles
     full = [usage for happened in timeline for usage in happened if isinstance(usage, log.UsageMeasured)]
     assert max(usage.current_tokens / usage.token_limit for usage in full) < 0.83
     assert max(usage.current_tokens / usage.token_limit for usage in full) > 0.78

@@ -1,4 +1,4 @@
-"""Converses with a summariser beside it and tells each step on its output, until somebody kills it."""
+"""Converses with a summarizer beside it and tells each step on its output, until somebody kills it."""
 
 import asyncio
 import random

@@ -184,7 +184,7 @@ async def test_recall_knows_an_artifact_by_the_id_that_its_line_names() -> None:
 
 @pytest.mark.seed("B-16")
 @pytest.mark.parametrize("policy", ["inkeep", "copilot"])
-async def test_a_fold_with_artifacts_tells_a_model_that_has_recall_how_to_get_them(policy: str) -> None:
+async def test_a_compaction_with_artifacts_tells_a_model_that_has_recall_how_to_get_them(policy: str) -> None:
     writer = ScriptedModel(repeat("- summary of things"))
     async with Session.open("c1", policy=policy, model="gpt-5", summarizer=writer) as session:
         await session.record([*TALK, user_message("and now?")])

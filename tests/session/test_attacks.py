@@ -1,4 +1,4 @@
-"""What hostile use has found: each stays mended."""
+"""Faults that hostile use has found, so that they stay repaired."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

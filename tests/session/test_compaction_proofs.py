@@ -33,7 +33,7 @@ from tests.support import SUMMARY, WORDS, compactions, open_session, record_turn
 BUDGET = 4_000
 
 
-async def test_a_fold_after_which_the_provider_counts_no_less_is_a_failure() -> None:
+async def test_a_compaction_after_which_the_provider_counts_no_less_is_a_failure() -> None:
     session = await open_session()
     await record_turns(session, 6)
     done = await session.compact(budget=BUDGET)
@@ -80,7 +80,7 @@ async def test_a_run_of_another_machine_is_taken_over_when_its_lease_has_expired
     now += jump_ms
     await session.prepare(BUDGET)
 
-    assert [(fold.is_cancelled, fold.error) for fold in await compactions(session)][:1] == [
+    assert [(compaction.is_cancelled, compaction.error) for compaction in await compactions(session)][:1] == [
         (True, "the process that started it did not finish it")
     ]
     assert (
@@ -112,13 +112,13 @@ async def test_a_summary_is_shown_as_the_one_before_only_where_it_is_of_the_same
         )
     await session.prepare(BUDGET)
 
-    first, within = [fold for fold in await compactions(session) if fold.success]
+    first, within = [compaction for compaction in await compactions(session) if compaction.success]
     assert (first.span.start, within.span.start >= first.span.stop) == (0, True)
     assert "Greek letters" not in model.prompts[-1].text
     assert "now work" not in model.prompts[-1].text.partition("result 0")[0].rpartition("[#")[2]
 
 
-async def test_why_a_fold_was_made_is_in_the_log() -> None:
+async def test_why_a_compaction_was_made_is_in_the_log() -> None:
     session = await open_session(
         compaction=CompactionOptions(automatic=FailingModel("empty"), retry_limits=RetryLimits(attempts=1))
     )

@@ -81,12 +81,12 @@ async def test_a_summary_is_written_while_requests_go_on_and_put_in_place_at_the
     assert after.tokens.total < before.tokens.total * 0.75
     assert SUMMARY.split(".", maxsplit=1)[0] in str(after.messages[0]["content"])
     assert validate(after.messages, "openai") == []
-    (fold,) = await compactions(session)
-    assert (fold.success, fold.summary.by_model, fold.trigger) == (True, "scripted", "threshold")
-    assert fold.summary.score is not None
+    (compaction,) = await compactions(session)
+    assert (compaction.success, compaction.summary.by_model, compaction.trigger) == (True, "scripted", "threshold")
+    assert compaction.summary.score is not None
 
 
-async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fold() -> None:
+async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_compaction() -> None:
     gate = asyncio.Event()
 
     async def held(_: float) -> None:
@@ -101,15 +101,15 @@ async def test_the_default_never_waits_and_keeps_a_late_summary_for_the_next_fol
 
     full = await session.prepare(BUDGET)
 
-    (fold,) = await compactions(session)
-    assert fold.summary.by_model is None
+    (compaction,) = await compactions(session)
+    assert compaction.summary.by_model is None
     assert full.tokens.total < DefaultCompaction().soft_share * BUDGET, "else the next summary were due at once"
-    assert fold.post_compaction_tokens <= MAX_QUOTED_SHARE * fold.pre_compaction_tokens
+    assert compaction.post_compaction_tokens <= MAX_QUOTED_SHARE * compaction.pre_compaction_tokens
     gate.set()
     await wait_for_summary(session)
     await session.record([assistant_message("ok"), user_message("and?")])
     await session.prepare(BUDGET)
-    assert [(fold.success, fold.is_cancelled) for fold in await compactions(session)] == [
+    assert [(compaction.success, compaction.is_cancelled) for compaction in await compactions(session)] == [
         (True, False),
         (False, True),
     ]
@@ -173,7 +173,7 @@ async def test_every_failure_leaves_a_working_conversation(failure: Any, policy:
         for message in (user_message(f"question {number}: {WORDS}"), assistant_message(f"answer {number}: {WORDS}"))
     ]
     if policy == "default":
-        assert not any(fold.summary.by_model for fold in await compactions(session) if fold.success)
+        assert not any(compaction.summary.by_model for compaction in await compactions(session) if compaction.success)
 
 
 @pytest.mark.parametrize("policy", ["co-cli", "inkeep", "copilot", "cowagent", "default"])
@@ -201,7 +201,7 @@ async def test_a_model_for_which_everything_is_too_long_is_asked_with_less_three
 
 
 @pytest.mark.parametrize(("policy", "budget"), [("cowagent", 2_000), ("default", 4_000)])
-async def test_a_summariser_that_never_helps_is_left_alone_though_folds_by_rule_go_well(
+async def test_a_summarizer_that_never_helps_is_left_alone_though_compactions_by_rule_go_well(
     policy: str, budget: int
 ) -> None:
     model = FailingModel("empty")
@@ -214,7 +214,7 @@ async def test_a_summariser_that_never_helps_is_left_alone_though_folds_by_rule_
         await session.prepare(budget)
         await wait_for_summary(session)
 
-    assert len([fold for fold in await compactions(session) if fold.success]) > 10
+    assert len([compaction for compaction in await compactions(session) if compaction.success]) > 10
     # Three times, and then once for every twenty messages of the hundred and eighty.
     assert len(model.prompts) <= 3 + 180 // 20
 
@@ -234,7 +234,7 @@ async def test_co_cli_puts_a_marker_where_no_summary_could_be_had() -> None:
 
 @pytest.mark.seed("A-22")
 @pytest.mark.seed("A-39")
-async def test_co_cli_summarises_inline_and_two_messages_stand_for_all_on_the_users_word() -> None:
+async def test_co_cli_summarizes_inline_and_two_messages_stand_for_all_on_the_users_word() -> None:
     session = await open_session(policy="co-cli", summarizer=endless_summarizer("short"))
     await record_turns(session, 21)
     await session.record([user_message("next?")])
@@ -262,7 +262,9 @@ async def test_a_summary_is_thrown_away_where_its_span_does_not_stand_any_more()
 
     assert [message["content"] for message in request.messages][-1] == "instead"
     assert len(request.messages) == 5
-    assert [(fold.success, fold.is_cancelled) for fold in await compactions(session)] == [(False, True)]
+    assert [(compaction.success, compaction.is_cancelled) for compaction in await compactions(session)] == [
+        (False, True)
+    ]
 
 
 @pytest.mark.seed("C-6")
@@ -381,7 +383,9 @@ async def test_what_a_model_writes_after_its_compaction_was_cancelled_is_thrown_
 
     assert await session.visible_messages() == before
     assert await kinds(session) == ["compaction_start", "compaction_complete"]
-    assert [(fold.success, fold.is_cancelled) for fold in await compactions(session)] == [(False, True)]
+    assert [(compaction.success, compaction.is_cancelled) for compaction in await compactions(session)] == [
+        (False, True)
+    ]
 
 
 @pytest.mark.seed("C-10")
@@ -399,7 +403,9 @@ async def test_a_cancelled_compaction_changes_nothing() -> None:
 
     assert await session.visible_messages() == before
     assert session.history.session_state.running_compaction is None
-    assert [(fold.success, fold.is_cancelled) for fold in await compactions(session)] == [(False, True)]
+    assert [(compaction.success, compaction.is_cancelled) for compaction in await compactions(session)] == [
+        (False, True)
+    ]
 
 
 async def test_an_abandoned_compaction_is_taken_over() -> None:
@@ -421,7 +427,7 @@ async def test_an_abandoned_compaction_is_taken_over() -> None:
     await again.record([assistant_message("ok"), user_message("go on")])
     await again.prepare(BUDGET)
 
-    assert [(fold.success, fold.is_cancelled) for fold in await compactions(again)] == [
+    assert [(compaction.success, compaction.is_cancelled) for compaction in await compactions(again)] == [
         (False, True),
         (True, False),
     ]
@@ -438,7 +444,7 @@ async def test_opening_a_session_ends_a_compaction_that_nobody_is_at_any_more() 
     again = await open_session(store)
 
     assert again.history.session_state.running_compaction is None
-    assert [(fold.success, fold.error) for fold in await compactions(again)] == [
+    assert [(compaction.success, compaction.error) for compaction in await compactions(again)] == [
         (False, "the process that started it did not finish it")
     ]
     await gone.close()
@@ -536,9 +542,9 @@ async def test_closing_does_not_wait_for_a_model_that_goes_on() -> None:
 
     await session.close()
 
-    assert [(fold.success, fold.is_cancelled) for fold in await compactions(await open_session(store))] == [
-        (False, True)
-    ]
+    assert [
+        (compaction.success, compaction.is_cancelled) for compaction in await compactions(await open_session(store))
+    ] == [(False, True)]
     gate.set()
     await wait_until(lambda: not _ABANDONED_CALLS)
 
@@ -580,9 +586,9 @@ async def test_a_summary_that_never_got_to_be_asked_for_is_ended_too() -> None:
     await session.close()
 
     assert model.prompts == []
-    assert [(fold.success, fold.is_cancelled) for fold in await compactions(await open_session(store))] == [
-        (False, True)
-    ]
+    assert [
+        (compaction.success, compaction.is_cancelled) for compaction in await compactions(await open_session(store))
+    ] == [(False, True)]
 
 
 @pytest.mark.seed("C-39")
@@ -627,7 +633,7 @@ async def test_a_compaction_by_rule_ends_no_run_of_a_summarizer() -> None:
     await session.record([user_message("next?")])
     await session.prepare(2_000)
 
-    assert {(fold.success, fold.ends_run) for fold in await compactions(session)} == {(True, False)}
+    assert {(compaction.success, compaction.ends_run) for compaction in await compactions(session)} == {(True, False)}
 
 
 @pytest.mark.parametrize(("policy", "author"), [("copilot", "primary"), ("inkeep", "cheap"), ("default", "cheap")])

@@ -297,7 +297,7 @@ async def test_a_program_may_ask_for_the_same_at_any_time(resident_pages: dict[s
 
     assert done is not None
     assert (done.success, done.trigger, resident_pages["collections"]) == (True, "memory_pressure", 1)
-    assert await session.compact_if_memory_above(1) is None, "there is nothing left that it could fold"
+    assert await session.compact_if_memory_above(1) is None, "there is nothing left that it could compact"
 
 
 @pytest.mark.seed("C-39")

@@ -15,7 +15,7 @@ from holdfast.testing.chat import assistant_message, tool_call_message, tool_res
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["begin", "begin", "work", "work", "work", "fold"]),
+        st.sampled_from(["begin", "begin", "work", "work", "work", "compact"]),
         st.integers(0, 6),
         st.sampled_from([Visibility(everything=True), Visibility(everything=True), Visibility(turns=1), Visibility()]),
     ),

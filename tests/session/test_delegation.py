@@ -329,17 +329,17 @@ async def test_the_ledger_of_a_delegate_has_nothing_of_other_delegates() -> None
     assert "secret_a.py" not in asked
 
 
-async def test_a_delegate_goes_on_from_the_fold_of_who_sent_it() -> None:
+async def test_a_delegate_goes_on_from_the_compaction_of_who_sent_it() -> None:
     async with Session.open("c8", model="gpt-5") as session:
         await session.record(
             [user_message("begin"), assistant_message("yes"), user_message("more"), assistant_message("fine")]
         )
         await session.compact()
-        folded = [entry.message for entry in await session.visible_messages()]
+        compacted = [entry.message for entry in await session.visible_messages()]
         async with session.delegate("b", task="go") as child:
-            assert [entry.message for entry in await child.visible_messages()][:-1] == folded
+            assert [entry.message for entry in await child.visible_messages()][:-1] == compacted
             assert await session.undo()
-            assert [entry.message for entry in await child.visible_messages()][:-1] == folded
+            assert [entry.message for entry in await child.visible_messages()][:-1] == compacted
 
 
 async def test_nothing_from_before_a_clear_reaches_a_delegate(session: Session) -> None:
@@ -373,7 +373,7 @@ async def test_a_list_that_is_sent_again_knows_nothing_of_delegates(session: Ses
     assert await session.messages() == [*mine, user_message("thanks")]
 
 
-async def test_what_delegates_are_shown_survives_a_shortcut(session: Session, store: Store) -> None:
+async def test_what_delegates_are_shown_survives_a_snapshot(session: Session, store: Store) -> None:
     async with session.delegate("x", task="go", sees=Visibility(turns=0), main_sees="nothing") as child:
         await session.record([user_message(f"message {number}") for number in range(120)])
         async with Session.open("c1", store=store, model="gpt-5") as again:
@@ -490,7 +490,7 @@ async def test_a_delegate_says_who_sent_it_what_for_and_how_it_stands(session: S
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-async def test_a_delegate_whose_request_was_refused_sends_a_smaller_one_and_may_fold_by_itself(
+async def test_a_delegate_whose_request_was_refused_sends_a_smaller_one_and_may_compact_by_itself(
     session: Session,
     is_refused: bool,  # noqa: FBT001
 ) -> None:

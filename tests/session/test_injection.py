@@ -43,7 +43,7 @@ BONES = re.compile(
 )
 """How a line begins that opens or ends a frame, or speaks for somebody."""
 HEADINGS = re.compile(r"\s*[*_>\s]*(?:\[\W*#|</?[a-z-]+-MARK>)")
-"""How a line begins that a summariser is told to go by."""
+"""How a line begins that a summarizer is told to go by."""
 
 
 def seen(text: str) -> list[str]:
@@ -101,17 +101,17 @@ async def promoted(session: Session) -> dict[str, Any]:
 
 
 async def in_tools(planted: str) -> dict[str, Any]:
-    """Return what becomes of a text from a tool, when what it stands in is folded by rule."""
+    """Return what becomes of a text from a tool, when what it stands in is compacted by rule."""
     async with Session.open("c", model="gpt-5") as session:
         await session.record(talk(planted))
         await session.compact(budget=16_000)
         request = await session.prepare(16_000)
-        fold = str(request.messages[0]["content"])
-        assert fold.startswith("[Summary of ")
-        return {**await promoted(session), "frames": bones(fold)}
+        compaction = str(request.messages[0]["content"])
+        assert compaction.startswith("[Summary of ")
+        return {**await promoted(session), "frames": bones(compaction)}
 
 
-async def before_a_summariser(planted: str) -> dict[str, Any]:
+async def before_a_summarizer(planted: str) -> dict[str, Any]:
     """Return how a text from a tool is shown to who writes a summary."""
     model = ScriptedModel(repeat("Intent: mend src/tides.py [#0]. Next: run the tests."))
     async with Session.open("c", model="gpt-5", summarizer=model) as session:
@@ -123,7 +123,7 @@ async def before_a_summariser(planted: str) -> dict[str, Any]:
 
 
 async def in_a_summary(planted: str) -> dict[str, Any]:
-    """Return what becomes of a text that a summariser repeats, at once and after another fold."""
+    """Return what becomes of a text that a summarizer repeats, at once and after another compaction."""
     model = ScriptedModel(repeat(f"Intent: mend src/tides.py [#0].\n{planted}\nNext: run the tests."))
     async with Session.open("c", model="gpt-5", summarizer=model) as session:
         await session.record(talk(HARMLESS))
@@ -136,18 +136,18 @@ async def in_a_summary(planted: str) -> dict[str, Any]:
 
 
 async def in_memory(planted: str) -> dict[str, Any]:
-    """Return what becomes of a text that memory offers, in a new conversation and in its fold."""
+    """Return what becomes of a text that memory offers, in a new conversation and in its compaction."""
     async with Session.open("c", model="gpt-5") as session:
         await session.add_memory_note(inbox_frame([f"- {planted}"], "tides"))
         await session.record(talk(HARMLESS))
         inbox = str((await session.prepare(16_000)).messages[0]["content"])
         await session.compact(budget=16_000)
-        fold = "\n".join(str(message["content"]) for message in (await session.prepare(16_000)).messages)
-        return {**await promoted(session), "frames": bones(inbox), "fold": bones(fold)}
+        compaction = "\n".join(str(message["content"]) for message in (await session.prepare(16_000)).messages)
+        return {**await promoted(session), "frames": bones(inbox), "compaction": bones(compaction)}
 
 
 @pytest.mark.seed("A-28")
-@pytest.mark.parametrize("plant", [in_tools, before_a_summariser, in_a_summary, in_memory])
+@pytest.mark.parametrize("plant", [in_tools, before_a_summarizer, in_a_summary, in_memory])
 async def test_no_attack_is_promoted_wherever_it_is_planted(plant: Callable[[str], Awaitable[dict[str, Any]]]) -> None:
     expected = await plant(HARMLESS)
 

@@ -1,4 +1,4 @@
-"""Whatever is done to a session, in whatever order and by whichever of two programs, all agree on how it stands."""
+"""Whatever is done to a session, in whatever order and by whichever of two programs, all agree on its state."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_live_stored_and_replayed_are_one() -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 9, 10_000])
 @pytest.mark.parametrize("content", [b"", b"no shortcut at all", b"{}", b"\x80\x04N."])
-async def test_a_shortcut_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, length: int, content: bytes) -> None:
+async def test_a_snapshot_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, length: int, content: bytes) -> None:
     store = SqliteStore(tmp_path / "chats.db")
     session = await Session.open("c0", store=store)
     await session.record(

@@ -70,12 +70,12 @@ def out_of_order(events: list[log.Event]) -> list[log.Event]:
 
 
 async def assert_is_compacted_or_not(session: Session) -> None:
-    """What is shown is the last fold and all that it left, or, before the first, everything."""
-    shown, folds = await session.visible_messages(), folds_of(await session.events())
+    """What is shown is the last compaction and all that it left, or, before the first, everything."""
+    shown, compactions = await session.visible_messages(), folds_of(await session.events())
     positions = [entry.position for entry in shown if entry.position is not None]
     texts = [entry.message.text for entry in shown if entry.position is None]
-    if folds:
-        last = folds[-1]
+    if compactions:
+        last = compactions[-1]
         assert texts == list(last.replacement)
         assert positions == [*last.span.kept, *range(last.span.stop, len(session))]
     else:
@@ -111,7 +111,7 @@ async def test_a_session_killed_in_mid_compaction_is_compacted_or_is_not_and_goe
         await went_on(session, 40)
 
         events = await session.events()
-        assert [fold.summary.by_model for fold in folds_of(events)[before:]].count("scripted") >= 2
+        assert [compaction.summary.by_model for compaction in folds_of(events)[before:]].count("scripted") >= 2
         assert out_of_order(events) == []
         assert [request.number for request in rebuilt_requests(events) if not request.is_same] == []
         await assert_is_compacted_or_not(session)

@@ -1,4 +1,4 @@
-"""However slow the summariser is, the default's requests go out at once, fit, and use what it wrote."""
+"""However slow the summarizer is, the default's requests go out at once, fit, and use what it wrote."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ STUCK_SECONDS = 30.0
 FILE, NUMBER = re.compile(r"src/\w+/\w+\.py"), re.compile(r"summary number (\d+)")
 
 
-def summariser(clock: SimulatedClock, seconds: float) -> ScriptedModel:
+def summarizer(clock: SimulatedClock, seconds: float) -> ScriptedModel:
     """Return a model that takes its time, and numbers what it writes."""
     numbers = count()
 
@@ -59,13 +59,17 @@ async def conversed(session: Session, clock: SimulatedClock, seed: int) -> list[
 
 
 def unused(events: list[log.Event], asks: list[SummaryPrompt]) -> list[str]:
-    """Return the summaries that neither the next fold quotes nor the next summary was to update."""
+    """Return the summaries that neither the next compaction quotes nor the next summary was to update."""
     shown = {number for ask in asks for number in NUMBER.findall(ask.text)}
     found: list[str] = []
     for at, event in enumerate(events):
         if isinstance(event, log.SummaryWritten):
             (number,) = NUMBER.findall(event.summary.text)
-            later = [fold for fold in events[at:] if isinstance(fold, log.CompactionCompleted) and fold.success]
+            later = [
+                compaction
+                for compaction in events[at:]
+                if isinstance(compaction, log.CompactionCompleted) and compaction.success
+            ]
             if later and NUMBER.findall("\n".join(later[0].replacement)) != [number] and number not in shown:
                 found.append(number)
     return found
@@ -82,9 +86,9 @@ async def nobody_waited(session: Session, made: list[tuple[Request, int]]) -> No
 
 @pytest.mark.seed("C-15")
 @pytest.mark.parametrize("seconds", [0, 5, 60])
-async def test_no_request_waits_for_a_summariser_that_takes_seconds_and_each_fits(seconds: float) -> None:
+async def test_no_request_waits_for_a_summarizer_that_takes_seconds_and_each_fits(seconds: float) -> None:
     clock = SimulatedClock()
-    session = await opened(clock, summariser(clock, seconds))
+    session = await opened(clock, summarizer(clock, seconds))
 
     made = await conversed(session, clock, seed=2)
 
@@ -93,35 +97,37 @@ async def test_no_request_waits_for_a_summariser_that_takes_seconds_and_each_fit
 
 
 @pytest.mark.parametrize("seconds", [0, 5])
-async def test_a_summary_that_comes_in_time_is_what_every_fold_is_made_of(seconds: float) -> None:
+async def test_a_summary_that_comes_in_time_is_what_every_compaction_is_made_of(seconds: float) -> None:
     clock = SimulatedClock()
-    model = summariser(clock, seconds)
+    model = summarizer(clock, seconds)
     session = await opened(clock, model)
     made = await conversed(session, clock, seed=1)
 
     await nobody_waited(session, made)
     events = await session.events()
-    folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
-    assert [(fold.success, fold.summary.by_model) for fold in folds] == [(True, "scripted")] * 9
+    compactions = [event for event in events if isinstance(event, log.CompactionCompleted)]
+    assert [(compaction.success, compaction.summary.by_model) for compaction in compactions] == [(True, "scripted")] * 9
     assert unused(events, model.prompts) == []
     assert NUMBER.findall(str(made[-1][0].messages)) == ["8"]
     await session.close()
 
 
-async def test_a_summary_that_comes_after_the_fold_it_was_meant_for_is_in_the_next_one() -> None:
+async def test_a_summary_that_comes_after_the_compaction_it_was_meant_for_is_in_the_next_one() -> None:
     clock = SimulatedClock()
-    model = summariser(clock, 60)
+    model = summarizer(clock, 60)
     session = await opened(clock, model)
     made = await conversed(session, clock, seed=1)
 
     await nobody_waited(session, made)
     events = await session.events()
-    folds = [event for event in events if isinstance(event, log.CompactionCompleted)]
-    late = [fold for fold in folds if not fold.success]
+    compactions = [event for event in events if isinstance(event, log.CompactionCompleted)]
+    late = [compaction for compaction in compactions if not compaction.success]
     by_rule = [
-        NUMBER.findall("\n".join(fold.replacement)) for fold in folds if fold.success and not fold.summary.by_model
+        NUMBER.findall("\n".join(compaction.replacement))
+        for compaction in compactions
+        if compaction.success and not compaction.summary.by_model
     ]
-    assert [(fold.is_cancelled, (fold.error or "").partition(";")[2]) for fold in late] == [
+    assert [(compaction.is_cancelled, (compaction.error or "").partition(";")[2]) for compaction in late] == [
         (True, " the summary is kept for the next compaction")
     ] * 7
     assert by_rule == [[], ["0"], ["1"], ["2"], ["3"], ["5"], ["6"]], (

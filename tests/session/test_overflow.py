@@ -137,8 +137,8 @@ async def test_the_last_rung_empties_the_context_but_never_the_log() -> None:
     assert max(len(str(message["content"])) for message in trimmed.messages) < 10_200
     assert cleared.messages == [user_message("the newest question")]
     assert len(session) == 81
-    (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)][-1:]
-    assert (fold.trigger, fold.replacement) == ("context_limit_retry", ())
+    (compaction,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)][-1:]
+    assert (compaction.trigger, compaction.replacement) == ("context_limit_retry", ())
 
 
 async def test_what_a_provider_says_of_its_limit_is_known_to_the_next_session() -> None:

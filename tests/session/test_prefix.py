@@ -1,4 +1,4 @@
-"""A summary that is asked for behind the conversation's own last request, and where it is asked as data instead."""
+"""A summary that is asked for after the conversation's own last request, and where it is asked as data instead."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -50,7 +50,7 @@ def ways(model: ScriptedModel) -> list[str]:
     return ["data" if ask.prefix is None else "behind" for ask in model.prompts]
 
 
-async def test_the_conversations_own_model_is_asked_behind_the_request_that_was_last_sent() -> None:
+async def test_the_conversations_own_model_is_asked_after_the_request_that_was_last_sent() -> None:
     model = writer()
     session = await opened(model)
     await talked(session)
@@ -76,7 +76,7 @@ async def test_the_conversations_own_model_is_asked_behind_the_request_that_was_
 
 
 @pytest.mark.seed("C-13a")
-async def test_a_summary_in_the_background_is_asked_for_behind_the_request_that_goes_out() -> None:
+async def test_a_summary_in_the_background_is_asked_for_after_the_request_that_goes_out() -> None:
     model = writer()
     session = await opened(model, "copilot")
     await talked(session, 9)
@@ -153,7 +153,7 @@ async def test_what_has_changed_since_the_last_request_is_data() -> None:
     assert ways(model) == ["data"]
 
 
-async def test_a_request_with_a_secret_is_not_sent_to_be_summarised() -> None:
+async def test_a_request_with_a_secret_is_not_sent_to_be_summarized() -> None:
     model = writer([SUMMARY] * 2)
     session = await opened(model)
     await talked(session)
@@ -249,7 +249,7 @@ async def test_a_second_summary_updates_the_first_one_although_a_sub_agent_had_o
     assert "Update the previous summary" in model.prompts[2].text
 
 
-async def test_a_second_summary_updates_the_first_one_behind_the_request_that_shows_it() -> None:
+async def test_a_second_summary_updates_the_first_one_after_the_request_that_shows_it() -> None:
     model = writer([SUMMARY, "Done: alpha to kappa, twice [#9]."])
     session = await opened(model)
     await talked(session)

@@ -80,7 +80,7 @@ async def test_an_earlier_session_that_is_not_there_is_told_of() -> None:
         ("#0.1:L5-L9", "#0.1 has 1 line"),
     ],
 )
-async def test_who_asks_for_what_is_behind_the_end_is_told_how_long_a_message_is(ref: str, note: str) -> None:
+async def test_who_asks_for_what_is_after_the_end_is_told_how_long_a_message_is(ref: str, note: str) -> None:
     async with Session.open("s", store=MemoryStore()) as session:
         await session.record([user_message("the key is under the pot"), assistant_message("one\ntwo\nthree")])
 
@@ -116,7 +116,7 @@ async def test_several_questions_in_a_list_are_refused_with_what_would_do() -> N
             await session.recall(["a", "b"])  # pyright: ignore[reportArgumentType]
 
 
-async def test_the_names_that_go_with_a_question_and_left_the_view_are_told_behind_what_was_found() -> None:
+async def test_the_names_that_go_with_a_question_and_left_the_view_are_told_after_what_was_found() -> None:
     async with Session.open("n", store=MemoryStore(), model="gpt-5") as session:
         await session.record([user_message("go through all of them")])
         for number in range(150):

@@ -35,11 +35,11 @@ async def test_a_compaction_keeps_what_the_provider_calls_the_call_that_wrote_it
     session = await Session.open("r1", store=store, model="gpt-5", summarizer=ScriptedModel([answer]))
     await record_turns(session, 6)
 
-    fold = await session.compact()
+    compaction = await session.compact()
 
     again = await Session.open("r1", store=store)
-    assert fold.summary.request_id == "chatcmpl-7"
-    assert [receipt.event for receipt in await again.receipts()] == [fold]
+    assert compaction.summary.request_id == "chatcmpl-7"
+    assert [receipt.event for receipt in await again.receipts()] == [compaction]
 
 
 async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> None:
@@ -49,18 +49,18 @@ async def test_the_receipt_of_a_compaction_tells_everything_and_reads_well() -> 
     await session.prepare(16_000)
     await session.record([assistant_message("so.")])
 
-    fold = await session.compact()
+    compaction = await session.compact()
 
     (receipt,) = await session.receipts()
-    assert (receipt.event, receipt.at_ms, receipt.length) == (fold, NOW, 14)
-    assert (receipt.compacted, fold.span.kept, receipt.dropped) == (range(12), (), ())
+    assert (receipt.event, receipt.at_ms, receipt.length) == (compaction, NOW, 14)
+    assert (receipt.compacted, compaction.span.kept, receipt.dropped) == (range(12), (), ())
     assert (receipt.summary.by_model, receipt.summary.usage, receipt.summary.score) == (
         "gpt-5",
         USAGE,
-        fold.summary.score,
+        compaction.summary.score,
     )
     assert receipt.summary.dollars == pytest.approx((1_000 * 1.25 + 9_000 * 0.125 + 100 * 10) / 1e6)
-    assert (receipt.tokens_before, receipt.effect.provenance) == (fold.request_tokens[0], "counted")
+    assert (receipt.tokens_before, receipt.effect.provenance) == (compaction.request_tokens[0], "counted")
     assert receipt.effect.prefix_lost == receipt.effect.tokens_before - 6, (
         "all that was sent; the last answer was never in it"
     )
@@ -171,14 +171,14 @@ async def test_outputs_that_are_shown_as_previews_are_told_with_what_that_frees(
 
 
 def test_a_change_that_was_taken_back_says_so_and_the_steps_of_the_others_are_counted() -> None:
-    fold = log.CompactionCompleted(success=True, span=Span(stop=2), replacement=("x",))
+    compaction = log.CompactionCompleted(success=True, span=Span(stop=2), replacement=("x",))
     trimmed = log.CompactionCompleted(success=True, span=Span(stop=3, kept=(1,)))
-    events = [fold, log.Rewound(to=1), log.ChangeUndone(), trimmed, log.ContextCleared(), log.ChangeUndone()]
+    events = [compaction, log.Rewound(to=1), log.ChangeUndone(), trimmed, log.ContextCleared(), log.ChangeUndone()]
 
     found = change_receipts(events)
 
     assert [(receipt.event, receipt.undo_steps, receipt.is_undone) for receipt in found] == [
-        (fold, 2, False),
+        (compaction, 2, False),
         (log.Rewound(to=1), 0, True),
         (trimmed, 1, False),
         (log.ContextCleared(), 0, True),

@@ -1,4 +1,4 @@
-"""No key reaches a summariser, and none comes back from it; the log keeps what was said."""
+"""No key reaches a summarizer, and none comes back from it; the log keeps what was said."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def everything_in(ask: SummaryPrompt) -> str:
 
 
 async def compacted(model: ScriptedModel, **how: Any) -> Session:
-    """Return a session in which a key stood everywhere that a summariser looks, and that was compacted."""
+    """Return a session in which a key stood everywhere that a summarizer looks, and that was compacted."""
     session = await Session.open(
         "s", store=MemoryStore(), model="gpt-5", compaction=CompactionOptions(automatic=model, **how)
     )
@@ -51,15 +51,15 @@ async def compacted(model: ScriptedModel, **how: Any) -> Session:
 
 
 @pytest.mark.parametrize("window", [32_000, 2_000], ids=["one piece", "many pieces"])
-async def test_a_summariser_neither_sees_nor_writes_a_key_and_the_log_has_it_still(window: int) -> None:
+async def test_a_summarizer_neither_sees_nor_writes_a_key_and_the_log_has_it_still(window: int) -> None:
     model = ScriptedModel(iter(lambda: f"Intent: never print {KEY} [#0]. Done: it works [#2].", None), window=window)
 
     session = await compacted(model)
 
     assert [KEY in everything_in(ask) for ask in model.prompts] == [False] * len(model.prompts)
     assert "sk-[redacted]" in model.prompts[0].text
-    (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-    assert (fold.success, KEY in fold.summary.text) == (True, False)
+    (compaction,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+    assert (compaction.success, KEY in compaction.summary.text) == (True, False)
     assert (await session.messages_at(2))[0]["content"] == f"token {KEY} {WORDS}"
 
 
@@ -68,12 +68,12 @@ async def test_a_key_is_shown_where_somebody_wants_that() -> None:
 
     session = await compacted(model, redact=False)
 
-    (fold,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
-    assert (KEY in model.prompts[0].text, KEY in fold.summary.text) == (True, True)
+    (compaction,) = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+    assert (KEY in model.prompts[0].text, KEY in compaction.summary.text) == (True, True)
 
 
 @pytest.mark.parametrize("window", [32_000, 2_000], ids=["one piece", "many pieces"])
-async def test_the_receipt_says_how_many_keys_were_kept_from_the_summariser_and_never_which(window: int) -> None:
+async def test_the_receipt_says_how_many_keys_were_kept_from_the_summarizer_and_never_which(window: int) -> None:
     model = ScriptedModel(iter(lambda: "Intent: never print it [#0]. Done: it works [#2].", None), window=window)
 
     session = await compacted(model)
@@ -96,13 +96,13 @@ async def test_where_nothing_was_taken_out_the_receipt_says_nothing_of_it() -> N
 
 def test_secrets_of_every_kind_are_told_in_words() -> None:
     counts = (("bearer token", 1), ("key", 1_200), ("password in a URL", 1))
-    fold = log.CompactionCompleted(
+    compaction = log.CompactionCompleted(
         success=True, span=Span(stop=1), summary=log.Summary("", by_model="m", redacted=counts)
     )
 
-    assert from_record(to_record(fold)) == fold
+    assert from_record(to_record(compaction)) == compaction
     assert "redacted  1 bearer token, 1,200 keys, 1 password in URLs hidden from the summarizer" in str(
-        ChangeReceipt(fold)
+        ChangeReceipt(compaction)
     )
 
 

@@ -1,4 +1,4 @@
-"""An agent that reads again what was folded is told what it already knows, and where."""
+"""An agent that reads again what was compacted is told what it already knows, and where."""
 
 import pytest
 

@@ -46,7 +46,7 @@ async def test_a_summary_that_was_written_with_anothers_answer_in_sight_is_not_h
 
 
 @pytest.mark.parametrize("policy", ["default", "copilot", "inkeep"])
-async def test_plan_and_todos_are_not_in_the_folds_of_one_who_is_to_see_nothing(policy: str) -> None:
+async def test_plan_and_todos_are_not_in_the_compactions_of_one_who_is_to_see_nothing(policy: str) -> None:
     writer = ScriptedModel(repeat("<overview>The steps were done.</overview>"))
     async with Session.open("c1", policy=policy, model="gpt-5", summarizer=writer) as session:
         await session.record([user_message("top"), assistant_message("ok")])
@@ -131,7 +131,7 @@ async def test_what_was_cleared_while_a_delegate_is_at_work_is_gone_for_it_and_f
     assert [text.splitlines()[-1] for text in inner] == ["go on", "look"]
 
 
-async def test_a_fold_that_was_handed_down_is_gone_with_what_it_tells_of_when_that_is_cleared() -> None:
+async def test_a_compaction_that_was_handed_down_is_gone_with_what_it_tells_of_when_that_is_cleared() -> None:
     async with Session.open("c1", model="gpt-5") as session:
         for number in range(30):
             await session.record([user_message(f"SECRET {number} {WORDS}"), assistant_message(f"ok {WORDS}")])
@@ -168,7 +168,7 @@ async def test_what_an_agent_is_told_is_nowhere_told_as_the_users_word(tmp_path:
     assert "The user asked:\n- (#0) “Is the release ready?”\n- (#4) “thanks”" in note
 
 
-async def test_a_summariser_is_told_what_is_a_task_and_what_the_user_said() -> None:
+async def test_a_summarizer_is_told_what_is_a_task_and_what_the_user_said() -> None:
     writer = ScriptedModel(repeat("Intent: the release [#0]"))
     async with Session.open("c1", policy="inkeep", model="gpt-5", summarizer=writer) as session:
         await session.record([user_message("Is the release ready?"), assistant_message("I ask.")])

@@ -131,7 +131,7 @@ async def test_a_request_is_proved_however_its_system_text_and_tools_were_given(
     assert (request.system, request.tools) == (system, tools)
 
 
-async def test_a_message_that_had_to_be_mended_is_proved_and_recognised(store: Store) -> None:
+async def test_a_message_that_had_to_be_repaired_is_proved_and_recognized(store: Store) -> None:
     talk = [user_message("half a pair: \ud800"), assistant_message("1"), user_message("two")]
     session = await open_session(store)
     await session.sync(talk)
@@ -152,7 +152,7 @@ async def test_a_changed_message_is_no_longer_what_was_sent(store: Store) -> Non
     assert [proof.is_same for proof in rebuilt_requests(events)] == [False]
 
 
-async def test_a_session_knows_what_its_model_costs_and_folds_when_the_cache_has_expired(store: Store) -> None:
+async def test_a_session_knows_what_its_model_costs_and_compacts_when_the_cache_has_expired(store: Store) -> None:
     now = 1_700_000_000_000
     session = Session(
         "c1",
@@ -242,13 +242,13 @@ async def test_the_messages_that_stand_are_those_a_client_would_hold(store: Stor
     talk = generate_session(120)
     await session.record(talk)
     await session.prepare(6_000)
-    folded = await session.messages()
+    compacted = await session.messages()
     await session.rewind(to=100)
     rewound = await session.messages()
     await session.clear()
     await session.record([user_message("anew")])
 
-    assert folded == talk
+    assert compacted == talk
     assert rewound == talk[:100]
     assert await session.messages() == [user_message("anew")]
 
@@ -306,7 +306,7 @@ async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None
         await session.fork("c3", at=99)
 
 
-async def test_a_compaction_by_hand_folds_with_a_digest_and_can_be_undone(store: Store) -> None:
+async def test_a_compaction_by_hand_makes_a_digest_and_can_be_undone(store: Store) -> None:
     session = await open_session(store)
     await session.record([*generate_session(200), user_message("now")])
     whole = len((await session.prepare(200_000)).messages)
@@ -338,7 +338,7 @@ async def test_there_is_nothing_to_compact_in_an_empty_session(store: Store) -> 
         await (await open_session(store)).compact()
 
 
-async def test_what_was_folded_is_recalled_byte_for_byte_and_nothing_before_a_clear(store: Store) -> None:
+async def test_what_was_compacted_is_recalled_byte_for_byte_and_nothing_before_a_clear(store: Store) -> None:
     session = await open_session(store)
     messages = generate_session(240)
     await session.record(messages)

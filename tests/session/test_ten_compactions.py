@@ -127,6 +127,6 @@ async def test_ten_compactions_keep_every_fact_in_view_or_one_recall_away(
         assert [found for request in made if (found := validate(request.messages, "openai"))] == []
         assert [request.tokens.total for request in made if request.tokens.total > budget] == []
         assert [request.number for request in rebuilt_requests(await session.events()) if not request.is_same] == []
-        authors = [fold.summary.by_model for fold in await compactions(session)]
+        authors = [compaction.summary.by_model for compaction in await compactions(session)]
         assert (len(authors), "scripted" in authors) == (COMPACTIONS, writer is plausible)
         assert await session.messages_at(0, len(PLANTED)) == PLANTED

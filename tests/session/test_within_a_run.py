@@ -1,4 +1,4 @@
-"""While an agent works: what it gathers is folded, what it was asked is not, and it may ask for that itself."""
+"""While an agent works: what it gathers is compacted, what it was asked is not, and it may ask for that itself."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def step(number: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.seed("B-5", "B-15")
-async def test_each_cycle_shows_the_summariser_only_what_is_new() -> None:
+async def test_each_cycle_shows_the_summarizer_only_what_is_new() -> None:
     writer = ScriptedModel(["first findings", "second findings", "third findings"])
     async with Session.open("c1", model="gpt-5", policy="inkeep", summarizer=writer) as session:
         await session.record([user_message("analyse this")])

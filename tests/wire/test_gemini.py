@@ -1,4 +1,4 @@
-"""Gemini: turns are read, kept, mended, cut and converted as the API wants them."""
+"""Gemini: turns are read, kept, repaired, cut and converted as the API wants them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""OpenAI Responses: items are read, kept, mended, cut and converted as the API wants them."""
+"""OpenAI Responses: items are read, kept, repaired, cut and converted as the API wants them."""
 
 from typing import Any
 

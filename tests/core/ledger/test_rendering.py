@@ -100,7 +100,7 @@ def test_what_holds_stands_before_what_no_longer_does(ledger: LedgerOf) -> None:
     ]
 
 
-def test_an_explicit_order_is_not_pushed_out_by_newer_wishes(ledger: LedgerOf) -> None:
+def test_an_explicit_order_is_not_pushed_out_by_newer_constraints(ledger: LedgerOf) -> None:
     orders = ["Always name the source of a figure.", "Please never push to main.", "Antworte immer auf Deutsch."]
     wishes = [f"Use the colour number {number} for the part with the name {number * 7}." for number in range(60)]
     kept = ledger(*map(user_message, [*orders, *wishes]))
@@ -110,7 +110,7 @@ def test_an_explicit_order_is_not_pushed_out_by_newer_wishes(ledger: LedgerOf) -
     assert [order for order in orders if order in text] == orders
 
 
-def test_a_full_ledger_evicts_wishes_before_orders(ledger: LedgerOf) -> None:
+def test_a_full_ledger_evicts_constraints_before_orders(ledger: LedgerOf) -> None:
     wishes = [f"Use the colour {number} for part {number * 7}." for number in range(MAX_CONSTRAINTS + 10)]
     kept = ledger(*map(user_message, ["Never push to main.", *wishes]))
 

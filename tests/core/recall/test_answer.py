@@ -153,7 +153,7 @@ def test_names_that_go_with_a_question_come_first_and_none_that_stand_there_anyw
     assert told.splitlines()[-1] == "src/tide.py src/wind.py src/sand.py"
 
 
-def test_names_are_told_behind_the_excerpts() -> None:
+def test_names_are_told_after_the_excerpts() -> None:
     assert str(RecallAnswer(names="Names: src/tide.py", notes=("one is gone",))).splitlines()[1:] == [
         "Names: src/tide.py", "[one is gone]",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a summariser is asked."""
+"""What a summarizer is asked."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a model wrote, as it can stand in a conversation."""
+"""What a model wrote is cleaned before it becomes part of a conversation."""
 
 import pytest
 from hypothesis import given

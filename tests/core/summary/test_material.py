@@ -1,4 +1,4 @@
-"""A span as data for a summariser."""
+"""A span as data for a summarizer."""
 
 import re
 from collections.abc import Callable
@@ -169,7 +169,7 @@ def test_a_limit_that_holds_no_words_is_refused_by_name() -> None:
     assert (tokens.value.setting, size.value.setting) == ("summary.max_tokens", "summary.max_bytes")
 
 
-def test_a_long_session_reaches_the_summariser_to_the_last_word(entries: EntriesOf) -> None:
+def test_a_long_session_reaches_the_summarizer_to_the_last_word(entries: EntriesOf) -> None:
     session = generate_session(400)
     found = split_into_chunks(entries(*session), COUNTER, 4_000, 10**6)
 

@@ -48,7 +48,7 @@ def noted(folder: Path) -> list[DailySection]:
 
 
 @pytest.mark.seed("D-10", "D-12")
-async def test_trimmed_turns_are_summarised_into_the_daily_file_once(tmp_path: Path) -> None:
+async def test_trimmed_turns_are_summarized_into_the_daily_file_once(tmp_path: Path) -> None:
     async with opening(tmp_path, MemoryStore(), by=summaries()) as session:
         await talk(session, 21)
         await settled(session)
@@ -94,7 +94,7 @@ async def test_turns_that_are_over_the_budget_are_written_to_memory_too(tmp_path
 
 
 @pytest.mark.seed("D-15")
-async def test_after_an_overflow_all_current_messages_are_summarised_into_memory(tmp_path: Path) -> None:
+async def test_after_an_overflow_all_current_messages_are_summarized_into_memory(tmp_path: Path) -> None:
     async with opening(tmp_path, MemoryStore(), by=summaries()) as session:
         await talk(session, 6)
         await session.record([user_message("the newest")])
@@ -133,7 +133,7 @@ async def test_a_summary_that_comes_too_late_is_not_noted_beside_the_digest(tmp_
 
 
 @pytest.mark.parametrize("policy", ["default", "co-cli", "copilot", "inkeep"])
-async def test_a_fold_of_any_policy_is_noted_where_a_folder_is_given(tmp_path: Path, policy: str) -> None:
+async def test_a_compaction_of_any_policy_is_noted_where_a_folder_is_given(tmp_path: Path, policy: str) -> None:
     async with opening(tmp_path, MemoryStore(), policy, by=summaries()) as session:
         await talk(session, 8)
         await session.record([user_message("so?")])

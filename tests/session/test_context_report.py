@@ -1,4 +1,4 @@
-"""What a conversation is made of."""
+"""The report of what fills the context, and of when the next compaction is due."""
 
 import pytest
 
@@ -36,7 +36,7 @@ async def test_contents_say_what_was_said_by_whom_and_how_long_it_is() -> None:
     )
 
 
-async def test_every_part_has_its_share_after_a_fold() -> None:
+async def test_every_part_has_its_share_after_a_compaction() -> None:
     async with Session.open("s", model="gpt-5") as session:
         await session.record([{"role": "system", "content": "Be brief."}])
         await talked(session, 30)
@@ -69,7 +69,7 @@ async def test_the_budget_is_that_of_the_last_request_to_the_same_model_unless_o
     ("policy", "unit"),
     [("default", "tokens"), ("co-cli", "messages"), ("inkeep", "tokens"), ("copilot", "tokens"), ("cowagent", "turns")],
 )
-async def test_every_preset_says_how_near_its_next_fold_is(policy: str, unit: str) -> None:
+async def test_every_preset_says_how_near_its_next_compaction_is(policy: str, unit: str) -> None:
     async with Session.open("s", model="gpt-5", policy=policy) as session:
         await talked(session, 3)
 

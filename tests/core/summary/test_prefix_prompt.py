@@ -1,4 +1,4 @@
-"""What a summariser is asked behind the conversation itself."""
+"""What a summarizer is asked after the conversation's own last request."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A session that was opened by a shortcut is the session that was read from its beginning."""
+"""A session that was opened from a snapshot is the session that was read from its beginning."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ MESSAGES = [
 ]  # fmt: skip
 
 
-def fold(start: int, length: int, kept: int) -> log.Event:
+def compaction(start: int, length: int, kept: int) -> log.Event:
     return log.CompactionCompleted(
         success=True,
         span=Span(start=start, stop=start + length, kept=(kept,)),
@@ -58,7 +58,7 @@ def fold(start: int, length: int, kept: int) -> log.Event:
 EVENTS: st.SearchStrategy[log.Event] = st.one_of(
     st.builds(appended, st.sampled_from(MESSAGES)),
     st.builds(appended, st.sampled_from(MESSAGES), st.sampled_from([log.MAIN, "d1"])),
-    st.builds(fold, POSITIONS, POSITIONS, POSITIONS),
+    st.builds(compaction, POSITIONS, POSITIONS, POSITIONS),
     st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
     st.builds(log.TurnsReducedToText, line=POSITIONS),
     st.builds(log.Rewound, to=POSITIONS),
@@ -194,7 +194,7 @@ async def test_whatever_reaches_back_reads_what_it_needs() -> None:
     assert len(writer.prompts) > 0
 
 
-async def test_every_change_can_be_taken_back_after_a_shortcut() -> None:
+async def test_every_change_can_be_taken_back_after_a_snapshot() -> None:
     store = MemoryStore()
     session = await long_session(store)
     changes, events = 0, await session.events()
@@ -211,7 +211,7 @@ async def test_every_change_can_be_taken_back_after_a_shortcut() -> None:
 
 
 @pytest.mark.parametrize("harm", ["deleted", "damaged", "of another make", "not JSON"])
-async def test_a_shortcut_that_is_none_costs_nothing_but_time(tmp_path: Path, harm: str) -> None:
+async def test_a_snapshot_that_cannot_be_used_costs_nothing_but_time(tmp_path: Path, harm: str) -> None:
     path = tmp_path / "chats.db"
     store = SqliteStore(path)
     session = await long_session(store, 30)
@@ -238,7 +238,7 @@ async def test_a_shortcut_that_is_none_costs_nothing_but_time(tmp_path: Path, ha
     await store.close()
 
 
-async def test_a_scrubbed_secret_does_not_come_back_by_a_shortcut() -> None:
+async def test_a_scrubbed_secret_does_not_come_back_by_a_snapshot() -> None:
     store = MemoryStore()
     session = await long_session(store, 30)
     await session.record([user_message("the password is hunter-two-hunter")])
@@ -251,7 +251,7 @@ async def test_a_scrubbed_secret_does_not_come_back_by_a_shortcut() -> None:
     assert again.history.entries[120].message.text == "the password is [scrubbed]"
 
 
-async def test_a_long_running_session_leaves_shortcuts_on_its_way() -> None:
+async def test_a_long_running_session_saves_snapshots_on_its_way() -> None:
     store = MemoryStore()
     session = await Session.open("long", store=store)
     for _ in range(21):

@@ -1,10 +1,10 @@
-"""A word beside a result that says nothing new, where there are words to put it behind."""
+"""Notes on tool results that only repeat compacted content."""
 
 from holdfast.core.conversation.messages import Media, Message, Text, ToolResult
 from holdfast.core.history.read_notes import add_read_notes
 
 
-def test_a_note_stands_behind_the_last_words_of_its_result_and_nowhere_else() -> None:
+def test_a_note_follows_the_last_words_of_its_result_and_is_nowhere_else() -> None:
     shown = ToolResult("a", (Text("def f(): ...", "tool"), Media("image", "tool")))
     silent, other = ToolResult("b", (Media("image", "tool"),)), ToolResult("c", (Text("ok", "tool"),))
     message = Message("user", (shown, silent, other, Text("so?", "user")))

@@ -1,4 +1,4 @@
-"""The facts that a fold would lose sight of are listed beside its draft, each with the message it came from."""
+"""A draft lists the facts that its compaction would remove from view, each with the message it came from."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ async def worked(**settings: Any) -> Session:
     await session.record([user_message("Write the parts. Never touch src/lexer.py.")])
     for number in range(30):
         await session.record(_wrote(number))
-        if number == 20:  # early enough to be folded
+        if number == 20:  # early enough to be compacted
             ran = tool_call_message("t", name="run", arguments={"cmd": "pytest"})
             await session.record([ran, tool_result_message("t", "E  HalfError: x")])
     await session.record([user_message("So?"), assistant_message("All are written.")])
@@ -75,14 +75,25 @@ async def test_whoever_approves_a_summary_is_told_what_it_leaves_out_and_the_rec
 
     session = await worked(compaction=CompactionOptions(automatic=ScriptedModel([BRIEF]), approve=agree))
 
-    fold = await session.compact(budget=1_000)
+    compaction = await session.compact(budget=1_000)
 
     (receipt,) = await session.receipts()
-    assert (drafts[0].summary.put_back, drafts[0].summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
-    assert (receipt.summary.put_back, receipt.summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
-    assert f", {len(fold.summary.put_back)} restored, {len(fold.summary.left_out)} left to recall" in str(receipt)
+    assert (drafts[0].summary.put_back, drafts[0].summary.left_out) == (
+        compaction.summary.put_back,
+        compaction.summary.left_out,
+    )
+    assert (receipt.summary.put_back, receipt.summary.left_out) == (
+        compaction.summary.put_back,
+        compaction.summary.left_out,
+    )
+    assert f", {len(compaction.summary.put_back)} restored, {len(compaction.summary.left_out)} left to recall" in str(
+        receipt
+    )
     (noted,) = [event for event in await session.events() if isinstance(event, log.SummaryWritten)]
-    assert (noted.summary.put_back, noted.summary.left_out) == (fold.summary.put_back, fold.summary.left_out)
+    assert (noted.summary.put_back, noted.summary.left_out) == (
+        compaction.summary.put_back,
+        compaction.summary.left_out,
+    )
 
 
 async def test_nobody_says_what_a_summary_leaves_out_that_was_edited_or_brought_back_from() -> None:

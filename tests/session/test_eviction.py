@@ -1,4 +1,4 @@
-"""A session that goes on for long holds what it shows and little more; the rest is in the store, a question away."""
+"""A long session keeps in memory what is in view and little more; the rest is read from the store when it is needed."""
 
 import asyncio
 import gc
@@ -75,7 +75,7 @@ async def test_a_result_that_a_repair_moves_reads_nothing_back(tmp_path: Path, m
     await store.close()
 
 
-async def test_what_was_let_go_is_there_for_whoever_asks(tmp_path: Path) -> None:
+async def test_what_was_evicted_is_there_for_whoever_asks(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "chats.db")
     session = await Session.open("long", store=store, model="gpt-5")
     await worked(session)
@@ -92,7 +92,7 @@ async def test_what_was_let_go_is_there_for_whoever_asks(tmp_path: Path) -> None
     await store.close()
 
 
-async def test_a_session_that_has_let_go_makes_the_requests_of_one_that_has_not(
+async def test_a_session_that_has_evicted_messages_makes_the_requests_of_one_that_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: dict[int, list[object]] = {}

@@ -1,4 +1,4 @@
-"""What is kept beside the log is read as it was written, or not at all."""
+"""The JSON of a snapshot is read as it was written, or not at all."""
 
 from dataclasses import dataclass
 from types import MappingProxyType

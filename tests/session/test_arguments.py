@@ -1,4 +1,4 @@
-"""Whatever a caller hands over by mistake is answered with an error that names it and says what would do."""
+"""A wrong argument raises an error that names it and says which values are accepted."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress

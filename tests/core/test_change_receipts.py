@@ -1,4 +1,4 @@
-"""What is told of a change of context: in words, in its order, and whether it still stands."""
+"""The receipts of changes of context: in words, in order, and whether each change is still in force."""
 
 import pytest
 

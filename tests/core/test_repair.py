@@ -1,4 +1,4 @@
-"""Each defect, and what mending makes of it."""
+"""Each defect of a history, and how it is repaired."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the floor does to a list that is too long, one measure at a time."""
+"""How a list that is too long is made to fit, one measure at a time."""
 
 import json
 from typing import Any
@@ -39,7 +39,7 @@ def test_what_fits_goes_out_untouched() -> None:
     assert request.receipt.reasons == ()
 
 
-def test_old_tool_output_is_clipped_to_head_and_tail_before_anything_is_folded() -> None:
+def test_old_tool_output_is_clipped_to_head_and_tail_before_anything_is_compacted() -> None:
     output = "BEGIN " + LONG + " END"
     messages = [
         user_message("read"),
@@ -103,7 +103,7 @@ def test_images_beyond_what_providers_take_are_elided_in_batches() -> None:
     assert send([*messages[:-2], user_message("done")], 1_000_000).receipt.elided == request.receipt.elided
 
 
-def test_the_oldest_part_is_folded_into_a_digest() -> None:
+def test_the_oldest_part_is_compacted_into_a_digest() -> None:
     messages = generate_session(400)
 
     request = send(messages, 6_000)
@@ -111,14 +111,14 @@ def test_the_oldest_part_is_folded_into_a_digest() -> None:
     assert contents(request)[0] == messages[0]["content"]
     assert contents(request)[1].startswith("[Summary of ")
     assert request.messages[-1] is messages[-1]
-    (folded,) = request.receipt.compacted
-    assert folded.start == 1
-    assert f"[Summary of {len(folded):,} earlier messages" in contents(request)[1]
-    assert sorted(request.receipt.kept + request.receipt.clipped) == [0, *range(folded.stop, len(messages))]
+    (compacted,) = request.receipt.compacted
+    assert compacted.start == 1
+    assert f"[Summary of {len(compacted):,} earlier messages" in contents(request)[1]
+    assert sorted(request.receipt.kept + request.receipt.clipped) == [0, *range(compacted.stop, len(messages))]
     assert 6_000 * 0.6 < request.tokens.total <= 6_000
 
 
-def test_a_tool_loop_that_alone_is_too_long_is_folded_behind_its_prompt() -> None:
+def test_a_tool_loop_that_alone_is_too_long_is_compacted_after_its_prompt() -> None:
     messages = generate_session(3, loop_steps=120)
     prompt = next(message for message in reversed(messages) if message["role"] == "user")
 
