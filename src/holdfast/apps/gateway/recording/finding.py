@@ -7,8 +7,7 @@ said tells which conversation a list without a name continues.
 import hashlib
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -60,6 +59,53 @@ class Place:
     """The chain of a side call."""
 
 
+class _HeldPlace:
+    """Holds the session of a request inside of `async with`: open, and locked unless the request is a side call."""
+
+    def __init__(self, finder: "ConversationFinder", sessions: OpenSessions, reading: ReadRequest) -> None:
+        self._finder, self._sessions, self._reading = finder, sessions, reading
+        self._opened: OpenSession | None = None
+        self._is_locked = False
+
+    async def __aenter__(self) -> Place | None:
+        try:
+            return await self._finder.place_of(self._reading, self)
+        except BaseException:
+            await self.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+    async def open(self, session_id: str) -> OpenSession:
+        """Hold a session open, and no other one."""
+        await self.release()
+        self._opened = await self._sessions.acquire(session_id)
+        return self._opened
+
+    async def lock(self) -> None:
+        """Lock the session that is held open."""
+        if self._opened is not None:
+            await self._opened.lock.acquire()
+            self._is_locked = True
+
+    async def open_locked(self, session_id: str) -> OpenSession:
+        """Hold a session open and locked."""
+        opened = await self.open(session_id)
+        await self.lock()
+        return opened
+
+    async def release(self) -> None:
+        """Let go of the session that is held."""
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        if self._is_locked:
+            self._is_locked = False
+            opened.lock.release()
+        await self._sessions.release(opened)
+
+
 class ConversationFinder:
     """Finds the conversations of requests, and keeps of each what the next request may be recognized by."""
 
@@ -87,46 +133,40 @@ class ConversationFinder:
         lane = opened.lanes.get(MAIN_LANE) if opened else None
         return lane.last_body if lane else None
 
-    @asynccontextmanager
-    async def find(self, reading: ReadRequest) -> AsyncGenerator[Place | None]:
+    def find(self, reading: ReadRequest) -> "_HeldPlace":
         """Hold the session of a request open and locked; None if it has none."""
+        return _HeldPlace(self, self._sessions, reading)
+
+    async def place_of(self, reading: ReadRequest, held: "_HeldPlace") -> Place | None:
+        """Return where a request belongs, and leave its session to `held`."""
         request, signals = reading.request, reading.signals
         if request.path.partition("?")[0].endswith(TOKEN_COUNT_PATHS):
             session_id = session_id_for(request.namespace, signals.name) if signals.name else ""
             is_known = session_id and (self._sessions.get(session_id) or await self._sessions.store.length(session_id))
             if not is_known:
-                yield None
-                return
-            async with self._sessions.session(session_id) as opened:
-                yield Place(reading, opened, side_call="other", chain=Chain(reading.start))
-            return
+                return None
+            return Place(reading, await held.open(session_id), side_call="other", chain=Chain(reading.start))
         if not signals.agent and (task := self._delegated_task(reading)):
             index, session_id, agent = task
             if not await self._was_said_before(reading, index, session_id):
-                async with self._sessions.session(session_id) as opened, opened.lock:
-                    yield Place(replace(reading, signals=replace(signals, agent=agent)), opened)
-                return
+                named = replace(reading, signals=replace(signals, agent=agent))
+                return Place(named, await held.open_locked(session_id))
         if signals.name:
             session_id = session_id_for(request.namespace, signals.name)
             session_id = self._agent_sessions.get(session_id, session_id)
             if signals.agent:
                 self._agent_sessions[session_id_for(request.namespace, signals.agent)] = session_id
-            async with self._sessions.session(session_id) as opened:
-                if (opened.session.history.format or request.wire).startswith(request.wire):
-                    async with opened.lock:
-                        yield await self._named_place(reading, opened)
-                    return
-            # The client went on with another provider.
-            async with self._sessions.session(f"{session_id}.{request.wire}") as opened, opened.lock:
-                yield await self._named_place(reading, opened)
-        elif signals.response_id:
+            opened = await held.open(session_id)
+            if not (opened.session.history.format or request.wire).startswith(request.wire):
+                # The client went on with another provider.
+                opened = await held.open(f"{session_id}.{request.wire}")
+            await held.lock()
+            return await self._named_place(reading, opened)
+        if signals.response_id:
             found = await self._sessions.index.sessions_with([response_link(request.namespace, signals.response_id)])
             session_id = found[1][-1] if found else self._new_id(request)
-            async with self._sessions.session(session_id) as opened, opened.lock:
-                yield Place(reading, opened, is_continuation=True)
-        else:
-            async with self._find_unnamed(reading) as place:
-                yield place
+            return Place(reading, await held.open_locked(session_id), is_continuation=True)
+        return await self._unnamed_place(reading, held)
 
     async def _named_place(self, reading: ReadRequest, opened: OpenSession) -> Place:
         if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
@@ -134,8 +174,7 @@ class ConversationFinder:
         is_at_provider = "conversation" in reading.body.fields and reading.request.wire == "openai-responses"
         return Place(reading, opened, is_continuation=is_at_provider)
 
-    @asynccontextmanager
-    async def _find_unnamed(self, reading: ReadRequest) -> AsyncGenerator[Place]:
+    async def _unnamed_place(self, reading: ReadRequest, held: "_HeldPlace") -> Place:
         """Find the conversation of a request by its messages."""
         request, body, key = reading.request, reading.body, reading.signals.cache_key
         listed = self._read_near(reading)
@@ -150,26 +189,22 @@ class ConversationFinder:
                 other_id, is_continued = await self._choose_session(reading, chain, sorted(others - {*session_ids}))
                 session_id = other_id if is_continued else session_id or other_id
             if session_id is not None:
-                async with self._sessions.session(session_id) as opened, opened.lock:
-                    lane = await opened.main_lane(request.wire, reading.start)
-                    is_branch = not is_continued and lane.in_flight and not lane.is_other_agent(body)
-                    is_new = is_branch or listed.has_prompt_after(opened.side_tips)
-                    if reading.signals.purpose or not is_new:
-                        yield Place(reading, opened)
-                        return
+                opened = await held.open_locked(session_id)
+                lane = await opened.main_lane(request.wire, reading.start)
+                is_branch = not is_continued and lane.in_flight and not lane.is_other_agent(body)
+                is_new = is_branch or listed.has_prompt_after(opened.side_tips)
+                if reading.signals.purpose or not is_new:
+                    return Place(reading, opened)
+                await held.release()
         elif session_id := self._session_with_summary(reading):
-            async with self._sessions.session(session_id) as opened, opened.lock:
-                yield Place(reading, opened)
-            return
+            return Place(reading, await held.open_locked(session_id))
         elif (purpose := _purpose_without_history(reading)) and (session_id := self._session_quoted(reading)):
-            async with self._sessions.session(session_id) as opened:
-                yield Place(reading, opened, side_call=purpose, chain=chain)
-            return
+            return Place(reading, await held.open(session_id), side_call=purpose, chain=chain)
         session_id = await self._id_for_cache_key(reading, listed) if key else self._id_of_first_turn(reading)
-        async with self._sessions.session(session_id) as opened, opened.lock:
-            if found:
-                await self._copy_fork(reading, opened)
-            yield Place(reading, opened)
+        opened = await held.open_locked(session_id)
+        if found:
+            await self._copy_fork(reading, opened)
+        return Place(reading, opened)
 
     def _delegated_task(self, reading: ReadRequest) -> tuple[int, str, str] | None:
         """Return the index of a prompt that is an argument of a call, the call's session and a sub-agent's name."""
