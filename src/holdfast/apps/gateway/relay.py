@@ -8,9 +8,10 @@ exchange goes on without it, unless the gateway is strict.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -54,6 +55,7 @@ from holdfast.errors import HoldfastError, RecordingError, SettingsError
 from holdfast.redaction import redact_text
 from holdfast.wire.answers import Wire
 
+T = TypeVar("T")
 logger = logging.getLogger("holdfast.gateway")
 
 HELD_SECONDS = 0.1
@@ -191,12 +193,11 @@ class ClientConnection:
             await self._send({"type": "http.response.body", "body": self.ping, "more_body": True})
         self.pings += 1
 
-    @contextmanager
-    def storing(self) -> Generator[None]:
-        """Leave the exchange alone while something is stored."""
+    async def storing(self, work: Awaitable[T]) -> T:
+        """Return the result of work that stores something, and leave the exchange alone meanwhile."""
         before, self.is_interruptible = self.is_interruptible, False
         try:
-            yield
+            return await work
         finally:
             self.is_interruptible = before
 
@@ -341,20 +342,18 @@ class Relay:
                 else:
                     body = decompressed(body, encoding, max_bytes=limit)
             call.plain = body
-            async with asyncio.timeout(self._settings.recording_seconds):
-                call.exchange = await self._recorder.receive(
-                    ClientRequest(
-                        wire=wire,
-                        path=destination.path,
-                        session_in_path=destination.session,
-                        headers=call.headers,
-                        body=body,
-                        namespace=call.caller.namespace,
-                        upstream=self._upstreams.described(destination.upstream),
-                        governing=call.governing,
-                        access=self._client_access(call) if self._recorder.governor.may_use_client_keys else None,
-                    )
-                )
+            request = ClientRequest(
+                wire=wire,
+                path=destination.path,
+                session_in_path=destination.session,
+                headers=call.headers,
+                body=body,
+                namespace=call.caller.namespace,
+                upstream=self._upstreams.described(destination.upstream),
+                governing=call.governing,
+                access=self._client_access(call) if self._recorder.governor.may_use_client_keys else None,
+            )
+            call.exchange = await self._recorder.receive(request, seconds=self._settings.recording_seconds)
         except BodyTooLargeError:
             raise
         except UnreadableBodyError as error:
@@ -464,8 +463,7 @@ class Relay:
             return None
         call.retries += 1
         try:
-            with call.client.storing():
-                await exchange.shrink(refusal.decode(errors="replace"), call.status)
+            await call.client.storing(exchange.shrink(refusal.decode(errors="replace"), call.status))
         except HoldfastError:
             return None
         self._metrics.overflow_retries.inc()
@@ -640,8 +638,7 @@ class Relay:
     async def _next_round(self, call: "_Call", exchange: Exchange) -> bytes | None:
         """Return the request for the rest of an answer; None if it is over."""
         try:
-            with call.client.storing():
-                return await exchange.continue_answer()
+            return await call.client.storing(exchange.continue_answer())
         except RecordingError as error:
             self._note_failure(call, "answer", str(error))
             return None
@@ -653,8 +650,7 @@ class Relay:
         call.ended = ended
         self._metrics.endings_with(ended).inc()
         try:
-            with call.client.storing():
-                await call.exchange.finish(ended, call.status if status is None else status)
+            await call.client.storing(call.exchange.finish(ended, call.status if status is None else status))
         except Exception as error:
             self._note_failure(call, "answer", str(error) or type(error).__name__)
             if self._settings.is_strict and ended == "complete":

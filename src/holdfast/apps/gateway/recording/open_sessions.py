@@ -115,6 +115,22 @@ class OpenSession:
         return lane
 
 
+async def _run_and_settle(work: Coroutine[object, object, T], ended: "asyncio.Future[T]") -> None:
+    try:
+        result = await work
+    except BaseException as error:
+        if not ended.done():
+            ended.set_exception(error)
+        raise
+    if not ended.done():
+        ended.set_result(result)
+
+
+def _time_out(ended: "asyncio.Future[T]") -> None:
+    if not ended.done():
+        ended.set_exception(TimeoutError())
+
+
 class _HeldOpen:
     """A session that is held open inside of `async with`."""
 
@@ -188,12 +204,20 @@ class OpenSessions:
         await asyncio.gather(*map(self._close_session, self._open.values()))
         self._open.clear()
 
-    async def run_to_completion(self, work: Coroutine[object, object, T]) -> T:
-        """Return the result of work that is finished even if the caller is cancelled."""
-        task, ended = self.start(work), asyncio.get_running_loop().create_future()
-        task.add_done_callback(lambda _: ended.done() or ended.set_result(None))
-        await ended
-        return task.result()
+    async def run_to_completion(self, work: Coroutine[object, object, T], *, seconds: float | None = None) -> T:
+        """Return the result of work that is finished even if the caller is cancelled.
+
+        Raises `TimeoutError` if it takes longer than `seconds`; it is finished then, too.
+        """
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[T] = loop.create_future()
+        self.start(_run_and_settle(work, ended))
+        timer = None if seconds is None else loop.call_later(seconds, _time_out, ended)
+        try:
+            return await ended
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def start(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
         """Start work that is finished before the sessions are closed."""

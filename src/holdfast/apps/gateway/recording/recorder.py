@@ -146,10 +146,11 @@ class Recorder:
             for model in models or {None}:
                 await asyncio.to_thread(load_vocabulary, model)
 
-    async def receive(self, request: ClientRequest) -> Exchange:
+    async def receive(self, request: ClientRequest, *, seconds: float | None = None) -> Exchange:
         """Record the new messages of a request, and return its exchange; raises `RecordingError`.
 
         A body that is no request of its wire is not recorded: its exchange has no session. The upstream will refuse it.
+        Raises `TimeoutError` if it takes longer than `seconds`; the messages are recorded nevertheless.
         """
         reading = read_request(request, self._finder.last_body(request))
         if reading is None:
@@ -158,7 +159,8 @@ class Recorder:
                 exchange.headers["x-holdfast-error"] = f"not recorded: the body has no messages of {request.wire}"
             return exchange
         try:
-            return await self.sessions.run_to_completion(self._until_current(lambda: self._receive(reading)))
+            recording = self._until_current(lambda: self._receive(reading))
+            return await self.sessions.run_to_completion(recording, seconds=seconds)
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
 
