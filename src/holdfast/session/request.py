@@ -237,11 +237,12 @@ def request_of(
 ) -> Request:
     """Return the request of a session's view."""
     history, situation = plan_input.history, plan_input.situation
-    messages, hashes, positions = encoded.messages[:], encoded.hashes, encoded.positions
+    messages, hashes, positions = encoded.messages[:], encoded.hashes, tuple(encoded.positions)
     # Only recorded messages are kept, clipped or elided, and they have a position.
-    recorded = cast("list[int]", positions)
-    kept = tuple(compress(recorded, encoded.is_kept))
-    others = [] if len(kept) == len(recorded) else recorded
+    recorded = cast("tuple[int, ...]", positions)
+    are_all_kept = all(encoded.is_kept)
+    kept = recorded if are_all_kept else tuple(compress(recorded, encoded.is_kept))
+    others = () if are_all_kept else recorded
     if encoded.format.max_cache_marks is not None:
         extras = history.session_state.extras_for(situation.scope)
         messages = as_accepted(messages, encoded.format, system=extras.system, tools=extras.tools)
@@ -279,7 +280,7 @@ def request_of(
         tools,
         hash=payload,
         hashes=tuple(hashes),
-        positions=tuple(positions),
+        positions=positions,
     )
 
 

@@ -178,7 +178,7 @@ class LastEventFinder:
 
 def has_event_end(data: bytes) -> bool:
     """Return whether an event ends in these bytes."""
-    return any(end in data for end in EVENT_ENDS)
+    return _EVENT_END.search(data) is not None
 
 
 def split_events(data: bytes) -> tuple[list[bytes], bytes]:

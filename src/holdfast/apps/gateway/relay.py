@@ -282,7 +282,7 @@ class Relay:
         )
         call = _Call(scope, headers, destination, client)
         span = self._tracer.start(scope["method"], headers, destination)
-        self._metrics.open_exchanges.inc()
+        self._metrics.open_exchanges += 1
         try:
             await self._serve(call)
         except ClientLeftError:
@@ -291,7 +291,7 @@ class Relay:
             client.close()
             session = call.exchange.session_id if call.exchange else ""
             self._tracer.end(span, status=call.status, session=session, ended=call.ended)
-            self._metrics.open_exchanges.dec()
+            self._metrics.open_exchanges -= 1
             self._metrics.requests_with(destination.wire or "other", str(call.status)).inc()
             if client.pings:
                 self._metrics.pings.inc(client.pings)

@@ -331,7 +331,7 @@ def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
 def _connection_tokens(headers: Headers) -> frozenset[str]:
     """Return the headers that `Connection` names as being about this connection."""
     lists = [value.decode("latin-1") for name, value in headers if name.lower() == b"connection"]
-    return frozenset(token.strip().lower() for one in lists for token in one.split(","))
+    return frozenset([token.strip().lower() for token in ",".join(lists).split(",")]) if lists else frozenset()
 
 
 def _header_text(value: bytes) -> str:

@@ -197,7 +197,7 @@ def encode_canonical_json(value: object) -> bytes:
         return _encode_sorted(value).encode()
     if not encoded.isascii():
         encoded = encoded.decode().encode("ascii", ESCAPE_ERRORS)
-    return encoded.replace(b"\x7f", b"\\u007f") if b"\x7f" in encoded else encoded
+    return encoded.replace(b"\x7f", b"\\u007f")
 
 
 def is_certainly_shorter(value: object, size: int) -> bool:

@@ -8,7 +8,6 @@ bytes is stored beside them, so that what is put together again can be checked.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TypeAlias, cast
 
 from holdfast.core.conversation.json_values import encode_json
@@ -134,7 +133,7 @@ def _changed_pieces(
             continue
         encoded = _message_bytes(native, is_unmarked=False)
         pieces: list[tuple[BodyPiece, bytes]] = [({"message": position}, encoded)]
-        if b'"cache_control"' in encoded and count_cache_marks([native]):
+        if encoded.find(b'"cache_control"') >= 0 and count_cache_marks([native]):
             pieces.append(({"message": position, "unmarked": True}, _message_bytes(native, is_unmarked=True)))
         for piece, encoded in pieces:
             most = at if found else min(len(body), at + len(encoded) - 1)
@@ -157,9 +156,12 @@ def _text_pieces(text: bytes) -> list[BodyPiece]:
 def _message_bytes(message: Mapping[str, object], *, is_unmarked: bool) -> bytes:
     """Return a message as most clients write it; one that is written differently is stored as text."""
     [native] = drop_excess_cache_marks([message], 0) if is_unmarked else [message]
-    with suppress(TypeError):
-        if b"\\ud" not in (encoded := encode_json(native)):
+    try:
+        encoded = encode_json(native)
+        if encoded.find(b"\\ud") < 0:  # for bytes, `in` raises and catches an error first
             return encoded
+    except TypeError:
+        pass
     # It may hold a lone surrogate, or what only text can express.
     text = json.dumps(native, separators=(",", ":"), ensure_ascii=False, default=str)
     return text.encode(errors="surrogatepass")

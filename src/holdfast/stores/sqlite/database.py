@@ -136,20 +136,12 @@ class SqliteDatabase:
     @property
     def is_outdated(self) -> bool:
         """Whether a file that is read without locks has changed, so that it must be opened again."""
-        return self.is_immutable and (
-            self._wal_bytes() > 0 or file_identity(self._path, with_content=True) != self._identity
-        )
+        return self._wal_bytes() > 0 or file_identity(self._path, with_content=True) != self._identity
 
     @property
     def is_file_replaced(self) -> bool:
         """Whether the open file is no longer at its path: whatever is written to it would be lost."""
         return not self.is_immutable and file_identity(self._name) != self._identity
-
-    def check_file(self) -> None:
-        """Raise if the file was removed or replaced."""
-        if self.is_file_replaced:
-            problem = "the file was removed or replaced while it was open; put it back, or close it and open it again"
-            raise StoreUnavailableError(self._name, problem)
 
     def _wal_bytes(self) -> int:
         wal = self._path.with_name(f"{self._path.name}-wal")
@@ -312,12 +304,12 @@ class SqliteDatabase:
         index: Sequence[IndexEntry],
         blobs: Sequence[str],
     ) -> None:
-        write, first = self._connection.execute, _row_id(number, after)
+        write, first = self._connection.execute, _row_id(number, 0)
         # Row ids of a session follow each other. One call for all rows: each lets go of the interpreter.
-        rows = zip(range(first, first + len(lines)), times.each, lines, strict=True)
+        rows = zip(range(first + after, first + after + len(lines)), times.each, lines, strict=True)
         self._connection.executemany("INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)", rows)
         if index:
-            self._index.add([(_row_id(number, item.position), item.text) for item in index])
+            self._index.add([(first + item.position, item.text) for item in index])
         for digest in blobs:
             uses = "INSERT OR REPLACE INTO blob_uses (session, digest) SELECT ?, digest FROM blobs WHERE digest = ?"
             if not write(uses, (number, bytes.fromhex(digest))).rowcount:

@@ -195,7 +195,7 @@ class FullTextIndex:
 
     def add(self, texts: Sequence[tuple[int, str]]) -> None:
         """Store texts as pending, or index them at once if there are many."""
-        chars = sum(len(text) for _, text in texts)
+        chars = sum([len(text) for _, text in texts])
         if len(texts) >= MAX_PENDING_TEXTS or chars >= MAX_PENDING_CHARS:
             self._index_texts(texts)
             return
@@ -210,7 +210,7 @@ class FullTextIndex:
         else:
             self._connection.execute(INSERT_PENDING, slices(contents))
         self._pending_count += len(texts)
-        self._pending_chars += sum(len(text) for _, text in texts)
+        self._pending_chars += sum([len(text) for _, text in texts])
 
     def index_pending(self) -> None:
         """Index every pending text."""

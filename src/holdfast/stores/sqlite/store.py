@@ -27,6 +27,7 @@ from holdfast.stores.sqlite.schema import FILE_LOCKED, READ_ONLY_FOLDER, as_sqli
 
 P = ParamSpec("P")
 T = TypeVar("T")
+FILE_REPLACED = "the file was removed or replaced while it was open; put it back, or close it and open it again"
 _Queue: TypeAlias = "SimpleQueue[Callable[[], object] | None]"
 
 
@@ -178,7 +179,7 @@ class SqliteStore:
         written: Sequence[int | None] = [None] * len(batch)
         if len(batch) > 1:
             try:
-                written = self._run(lambda database: database.append_batch(batch))
+                written = self._run(SqliteDatabase.append_batch, batch)
             except StoreUnavailableError as error:
                 if error.problem == FILE_LOCKED:
                     # Each of them would wait as long again.
@@ -191,7 +192,7 @@ class SqliteStore:
 
     def _append_alone(self, item: Append) -> int | BaseException:
         try:
-            return self._run(lambda database: database.append(item))
+            return self._run(SqliteDatabase.append, item)
         except BaseException as error:  # noqa: BLE001 - raised where the append is awaited
             return error
 
@@ -229,15 +230,16 @@ class SqliteStore:
         """Return the result of an action on the open database; raises a `StoreError` for what the driver raises."""
         return await self._thread.run(lambda: self._run(action))
 
-    def _run(self, action: Callable[[SqliteDatabase], T]) -> T:
+    def _run(self, action: Callable[Concatenate[SqliteDatabase, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            if self._database is not None and self._database.is_outdated:
+            if self._database is not None and self._database.is_immutable and self._database.is_outdated:
                 self._close_database()
             if self._database is None:
                 self._database = SqliteDatabase(self.path, self._max_bytes, self._thread.submit)
-            self._database.check_file()
+            if self._database.is_file_replaced:
+                raise StoreUnavailableError(str(self.path), FILE_REPLACED)
             with self._database.in_use:
-                return action(self._database)
+                return action(self._database, *args, **kwargs)
         except sqlite3.Error as error:
             if self._database is not None and getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
                 # A connection opened read-only stays read-only when the permissions change, so it is opened again.

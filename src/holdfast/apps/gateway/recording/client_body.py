@@ -327,7 +327,7 @@ def _continued(wire: Wire, raw: bytes, before: ClientBody) -> _BodyParts | None:
     if start is None or before.wire != wire or not raw.startswith(memoryview(start.raw)[: start.end]):
         return None
     rest = raw[start.end :]
-    if b'"%s"' % name in rest:  # there may be a second list, which would count instead
+    if rest.find(b'"%s"' % name) >= 0:  # there may be a second list, which would count instead
         return None
     try:
         members = _MEMBERS[wire].decode(b'{"%s":[null%s' % (name, rest))

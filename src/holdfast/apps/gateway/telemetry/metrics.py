@@ -47,9 +47,10 @@ class GatewayMetrics:
             "holdfast_gateway_denied", "Requests that may not be served.", ("status",), registry=self._registry
         )
         self.pings = Counter("holdfast_gateway_pings", "Pings made up in silence.", registry=self._registry)
-        self.open_exchanges = Gauge(
+        self.open_exchanges = 0
+        Gauge(
             "holdfast_gateway_open_exchanges", "Requests that are being answered.", registry=self._registry
-        )
+        ).set_function(lambda: self.open_exchanges)
         self.first_byte_seconds = Histogram(
             "holdfast_gateway_first_byte_seconds",
             "From the request to the headers of the answer.",
