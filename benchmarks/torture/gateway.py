@@ -145,9 +145,9 @@ def note_unexpected_errors(recorder: Recorder) -> list[Exception]:
     found: list[Exception] = []
     receive = recorder.receive
 
-    async def noting(request: ClientRequest) -> Exchange:
+    async def noting(request: ClientRequest, *, seconds: float | None = None) -> Exchange:
         try:
-            return await receive(request)
+            return await receive(request, seconds=seconds)
         except RecordingError:
             raise
         except Exception as error:
