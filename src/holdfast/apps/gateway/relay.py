@@ -45,6 +45,7 @@ from holdfast.apps.gateway.upstream import (
     UpstreamClient,
     UpstreamError,
     Upstreams,
+    has_arrived,
     next_chunk,
     request_headers,
     response_headers,
@@ -480,14 +481,15 @@ class Relay:
             return None
         decompressor = StreamDecompressor(_encoding_of(response))
         plain, error = b"", None
+        now = asyncio.get_running_loop().time
+        end = now() + OPENING_SECONDS
         with suppress(TimeoutError, aiohttp.ClientError, OSError):
-            async with asyncio.timeout(OPENING_SECONDS):
-                while decompressor.is_readable and error is None and len(plain) <= MAX_OPENING_BYTES:
-                    if not (chunk := await next_chunk(response)):
-                        break
-                    call.opening += chunk
-                    plain += decompressor.read(chunk)
-                    error = first_error(plain)
+            while decompressor.is_readable and error is None and len(plain) <= MAX_OPENING_BYTES:
+                if not (chunk := await _soon(response, end - now())):
+                    break
+                call.opening += chunk
+                plain += decompressor.read(chunk)
+                error = first_error(plain)
         return error or None
 
     async def _call_upstream(
@@ -563,7 +565,7 @@ class Relay:
         opening = call.take_opening()
         while True:  # once for each event of most streams
             try:
-                chunk = opening or await (_soon(response) if tail.is_waiting else next_chunk(response))
+                chunk = opening or await (_soon(response, HELD_SECONDS) if tail.is_waiting else next_chunk(response))
             except TimeoutError:
                 await client.send(tail.release())
                 continue
@@ -631,7 +633,7 @@ class Relay:
             if rounds.is_over:
                 # Only the end of the response is still to come, after which its connection can be used again.
                 with suppress(TimeoutError, aiohttp.ClientError, OSError):
-                    while await _soon(response):
+                    while await _soon(response, HELD_SECONDS):
                         pass
                 return
 
@@ -886,9 +888,11 @@ def _plain_text(response: aiohttp.ClientResponse, refusal: bytes | None) -> byte
         return None
 
 
-async def _soon(response: aiohttp.ClientResponse) -> bytes:
-    """Return the next bytes of an answer; raises `TimeoutError` if none come while something is held back."""
-    async with asyncio.timeout(HELD_SECONDS):
+async def _soon(response: aiohttp.ClientResponse, seconds: float) -> bytes:
+    """Return the next bytes of an answer; raises `TimeoutError` if none come in time."""
+    if has_arrived(response):  # a timer takes longer than to read them
+        return await next_chunk(response)
+    async with asyncio.timeout(seconds):
         return await next_chunk(response)
 
 

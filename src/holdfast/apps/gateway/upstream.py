@@ -257,6 +257,10 @@ class _AnswerReader(StreamReader):
         "_buffer", "_buffer_offset", "_cursor", "_eof", "_exception", "_http_chunk_splits", "_protocol", "_size"
     }  # fmt: skip
 
+    def has_arrived(self) -> bool:
+        """Return whether bytes have arrived."""
+        return bool(self._buffer)
+
     async def take_arrived(self) -> bytes:
         """Return the next bytes as `readany` does."""
         while not self._buffer and not self._eof and self._exception is None:
@@ -270,6 +274,13 @@ class _AnswerReader(StreamReader):
             self._http_chunk_splits.clear()
         self._protocol.resume_reading()
         return data
+
+
+def has_arrived(response: aiohttp.ClientResponse) -> bool:
+    """Return whether the next bytes of an answer are certainly here already."""
+    content = response.content
+    is_usable = _AnswerReader.is_usable and type(content) is StreamReader
+    return is_usable and _AnswerReader.has_arrived(cast("_AnswerReader", content))
 
 
 async def next_chunk(response: aiohttp.ClientResponse) -> bytes:
