@@ -12,7 +12,7 @@ import pytest
 from holdfast.apps.gateway.recording import client_list, identity
 from holdfast.apps.gateway.recording import recorder as recording
 from holdfast.apps.gateway.recording.client_body import texts_of
-from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request
 from holdfast.apps.gateway.recording.governing import requested_governing
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
@@ -56,6 +56,12 @@ def chat(
 
 def sent(body: bytes, headers: dict[str, str], namespace: str = "") -> ClientRequest:
     return ClientRequest("openai-chat", "/v1/chat/completions", None, headers, body, namespace, "openai")
+
+
+def read(request: ClientRequest) -> ReadRequest:
+    reading = read_request(request, None)
+    assert reading is not None
+    return reading
 
 
 def responses(given: str | list[Json], **fields: Any) -> ClientRequest:
@@ -1207,6 +1213,31 @@ async def test_a_recorder_that_closes_finishes_what_is_being_recorded() -> None:
     after = Recorder(store)
     assert (receiving.cancelled(), await messages(after, "s")) == (True, ["hi"])
     await after.close()
+
+
+async def test_a_recording_that_takes_too_long_is_finished_nevertheless() -> None:
+    store = SlowStore()
+    recorder = Recorder(store)
+    with pytest.raises(TimeoutError):
+        await recorder.receive(chat("hi", name="s"), seconds=0.01)
+    store.opened.set()
+
+    assert await messages(recorder, "s") == ["hi"]
+    await recorder.close()
+
+
+async def test_a_request_that_leaves_while_its_session_is_locked_does_not_hold_it_open(recorder: Recorder) -> None:
+    session_id = await answered(recorder, chat("hi", name="s"), "Hello there.")
+    opened = recorder.sessions.get(session_id)
+    assert opened is not None
+
+    async with opened.lock:
+        receiving = asyncio.ensure_future(recorder._receive(read(chat("hi", "Hello there.", "more", name="s"))))
+        await wait_until(lambda: opened.users == 1)
+        receiving.cancel()
+        await asyncio.wait([receiving])
+
+    assert (opened.users, opened.lock.locked()) == (0, False)
 
 
 @pytest.mark.parametrize("request_", [chat("hi", name="s"), responses("hi", conversation="s")], ids=["list", "kept"])
