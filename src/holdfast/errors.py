@@ -360,7 +360,7 @@ class ModelRefusedError(ModelError):
 
 
 class RecordingError(HoldfastError):
-    """Raised when the gateway could not record an exchange. It can be forwarded nevertheless; mend the store."""
+    """Raised when the gateway could not record an exchange. It can be forwarded nevertheless; repair the store."""
 
 
 class WorkspaceUnavailableError(HoldfastError):

@@ -16,8 +16,8 @@ from holdfast.wire.json_reader import InputPath, check_tools
 
 MAX_ENDPOINT_CHARS = 2_000
 PARSED_FIELDS = frozenset({"parsed", "parsed_arguments"})
-_LISTS = list, Sequence
-"""A plain list is recognized ten times as fast as another sequence."""
+LIST_TYPES = list, Sequence
+"""For `isinstance`, which recognizes a plain list ten times as fast as another sequence."""
 LOCAL_HOSTS, FIRST_EPHEMERAL_PORT = {"127.0.0.1", "localhost", "[::1]"}, 32_768
 
 
@@ -26,7 +26,7 @@ def as_json_messages(messages: object, *, copies: bool) -> list[Mapping[str, obj
 
     With `copies`, what the caller does to its own list later is no change of what was recorded.
     """
-    if not isinstance(messages, _LISTS) or isinstance(messages, str | bytes):
+    if not isinstance(messages, LIST_TYPES) or isinstance(messages, str | bytes):
         raise MalformedInputError("messages", f"must be a list of objects, not {messages!r:.60}")
     natives: list[Mapping[str, object]] = []
     for element in cast("Sequence[object]", messages):

@@ -42,6 +42,7 @@ from holdfast.errors import (
     UnknownReferenceError,
 )
 from holdfast.session.arguments import (
+    LIST_TYPES,
     as_json_messages,
     check_count,
     check_endpoint,
@@ -78,11 +79,14 @@ RECALL_CALL_TOKENS = 100
 """Left free for the model's call and the frame of its result."""
 MAX_ALLOWANCE_FACTOR = 4
 """A model may ask for this many times its token budget at most."""
+READ_AHEAD_PARTS = 2
+"""How often `read_ahead` extends the ledger: `record` would do so once for a prompt and once for its answer."""
 
 
-def _with_notes_and_hashes(
-    history: History, events: list[log.MessageAppended], decoded: list[Message]
+def with_notes_and_hashes(
+    history: History, events: Sequence[log.MessageAppended], decoded: Sequence[Message]
 ) -> list[log.MessageAppended]:
+    """Return new messages of one scope with what the history says about them: notes on reads, hashes for thinking."""
     return with_prefix_hashes(history, with_read_notes(history, events, decoded), decoded)
 
 
@@ -135,7 +139,7 @@ class Conversation:
         self.shares_messages = False
         """Whether messages come and go as they are, without copies, for callers that edit none, such as adapters."""
         self.reads_ahead = True
-        """Whether `record` reads some messages for the next compaction; else `read_ahead` is to be called later."""
+        """Whether `record` also extends the ledger for the next compaction; otherwise call `read_ahead` later."""
         self._agent = agent
 
     def sharing_messages(self) -> Self:
@@ -210,13 +214,13 @@ class Conversation:
                 for number, native in enumerate(natives)
             ], decoded
 
-        is_long = isinstance(messages, (list, Sequence)) and len(messages) > MAX_INLINE_MESSAGES
+        is_long = isinstance(messages, LIST_TYPES) and len(messages) > MAX_INLINE_MESSAGES
         events, decoded = await record_in_thread(read_messages) if is_long else read_messages()
         await count_messages(decoded, counter_for(self._engine.model))
         async with self._log.lock:
             history = self._log.history
             if history.version.states or history.session_state.sent_prefixes:
-                add = partial(_with_notes_and_hashes, history, events, decoded)
+                add = partial(with_notes_and_hashes, history, events, decoded)
                 events = await record_in_thread(add) if is_long else add()
             if billed is not None:
                 await self._engine.calibrator.record_usage(billed, scope)
@@ -228,14 +232,15 @@ class Conversation:
             return places
 
     def read_ahead(self) -> Coroutine[object, object, None] | None:
-        """Return what reads some messages for the next compaction, as `record` does by itself; None if none comes near.
+        """Return a coroutine that extends the ledger for the next compaction; None if no compaction is near.
 
-        It is for callers that let nobody wait for it.
+        `record` does this itself while `reads_ahead` is True. A caller that sets it to False awaits the coroutine when
+        nobody waits for an answer.
         """
         return self._read_ahead() if self._builder.is_half_full(self.scope) else None
 
     async def _read_ahead(self) -> None:
-        for _ in ("what a prompt adds", "what an answer adds"):
+        for _ in range(READ_AHEAD_PARTS):
             async with self._log.lock:
                 if self._builder.is_half_full(self.scope):  # a delegation may have ended meanwhile
                     await self._builder.extend_ledger(self.scope)

@@ -1,9 +1,9 @@
 """Long work away from the event loop: counting tokens, planning a request from a long history, recording long input.
 
-The tokenizer takes two microseconds a token and releases the interpreter's lock. Planning does not release it, but a
-thread hands it over every few milliseconds, so the loop goes on either way. There is one thread for each of the three:
-several tokenizers, or several plans, would take longer at once than one after the other, and a message that is recorded
-must not wait for the plans of other sessions.
+The tokenizer takes up to two microseconds a token, depending on its vocabulary, and releases the interpreter's lock.
+Planning does not release it, but a thread hands it over every few milliseconds, so the loop goes on either way. There
+is one thread for each of the three: several tokenizers, or several plans, would take longer at once than one after the
+other, and a message that is recorded must not wait for the plans of other sessions.
 """
 
 import asyncio

@@ -162,9 +162,15 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
 
 
 LEDGER_SHARE, LEDGER_TAIL_SHARE = 0.5, 0.1
-"""From the first share of the window on, messages are read for the ledger, except the newest, which have the second."""
+"""The ledger is extended once a request fills the first share of the window, except by the newest messages.
+
+These are as many as fill the second share.
+"""
 MAX_LEDGER_CHARS = 8_000
-"""About so much is read for the ledger at a time, with each recorded message or by `read_ahead`: a few milliseconds."""
+"""About how much of the messages the ledger reads at a time, which takes a few milliseconds.
+
+It does so with each recorded message, or in `read_ahead`.
+"""
 UNLIMITED_TOKENS = 10**9
 NO_BODY: tuple[tuple[BodyPiece, ...], str | None] = (), None
 MAX_SUMMARY_WAITS = 2
@@ -458,14 +464,15 @@ class RequestBuilder:
         situation, scope = plan_input.situation, options.scope
         prefix: dict[str, str] = {}
         if situation.binds_thinking:
-            hashes, extras = self._log.prefix_hashes, {"system": options.system, "tools": options.tools}
-            view, prefix_hash, extras_hash = bind_thinking(view, plan_input, hashes, **extras)
+            extras = {"system": options.system, "tools": options.tools}
+            view, prefix_hash, extras_hash = bind_thinking(view, plan_input, self._log.prefix_hashes, **extras)
             prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
         history, projection = self._log.history, plan_input.projection
+        # Then the view is the projection, which only grows, so that only what is new is encoded and described.
         is_whole = view.entries is plan_input.entries and self._compactor.policy.outputs is None
-        source, hashes, encoded = projection if is_whole else None, self._log.message_hashes, self._encoded.get(scope)
-        encode = partial(encode_view, view.entries, source, history, hashes, encoded)
+        source, known = projection if is_whole else None, self._encoded.get(scope)
+        encode = partial(encode_view, view.entries, source, history, self._log.message_hashes, known)
         encoded = self._encoded[scope] = await plan_in_thread(encode) if self._are_many_new else encode()
         request = request_of(
             view,

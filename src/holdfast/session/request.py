@@ -128,7 +128,7 @@ def encode_view(
     """
     message_format = history.message_format
     if previous is not None and previous.format is message_format:
-        columns: list[list[Any]] = [*previous[3:-1]]
+        columns: list[list[Any]] = [*previous[3:-1]]  # from `messages` to `is_elided`
         if source is None or source is not previous.source:
             same = common_length(entries, previous.entries)
             for column in columns:

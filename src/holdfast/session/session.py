@@ -47,7 +47,7 @@ from holdfast.session.arguments import (
     extras_json,
 )
 from holdfast.session.compaction.compactor import CompactionOptions
-from holdfast.session.conversation import SessionEngine
+from holdfast.session.conversation import SessionEngine, with_notes_and_hashes
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
@@ -60,9 +60,7 @@ from holdfast.session.sync import (
     message_fingerprint,
     recorded_fingerprints,
     sync_diff,
-    with_read_notes,
 )
-from holdfast.session.thinking import with_prefix_hashes
 from holdfast.stores.base import Store, check_session_id
 from holdfast.stores.open import SHARED_STORES, open_store
 from holdfast.stores.retention import delete_expired_sessions
@@ -289,8 +287,7 @@ class Session(DelegatingConversation):
         elif diff.rewind_to is not None:
             await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
         events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
-        events = with_read_notes(self.history, events, decoded[first_new:])
-        events = with_prefix_hashes(self.history, events, decoded[first_new:])
+        events = with_notes_and_hashes(self.history, events, decoded[first_new:])
         return await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
 
     async def record_side_call(

@@ -81,7 +81,7 @@ PATH_CHARACTERS = "/:@!$+&'*,;=()"
 
 
 class ClientLeftError(Exception):
-    """Raised when the client has closed its connection. The provider is let go at once."""
+    """Raised when the client has closed its connection. The call to the provider is closed at once."""
 
 
 class AnswerSilentError(Exception):

@@ -254,7 +254,7 @@ class CallPairing:
                 self.place_repairs.append(Repair(position, f"made up a result for call {call.id!r}"))
             else:
                 self.pending.append(call.id)
-        found.sort(key=lambda answer: answer[:2])
+        found.sort(key=lambda answer: (answer.entry_index, answer.result_index))
         yield from (self._results_in_one_message if self._batching.is_grouped else self._result_per_message)(
             batch.span.stop, found, made_up
         )

@@ -29,7 +29,7 @@ class ContextState:
     compactions: tuple[log.CompactionCompleted, ...] = ()
     """The compactions in force, in the order of their spans."""
     offloaded: log.OutputsOffloaded | None = None
-    """The position before which tool outputs are sent as a preview."""
+    """Before which position tool outputs are sent as a preview, and how long a preview is."""
     text_only_before: int = 0
     """Turns before this position are sent as text only."""
     cleared_at: int = 0

@@ -71,7 +71,7 @@ class RecallQuery:
     diff: bool = False
     """Compare two readings of a file: two refs, the newer one alone, or a file for its two newest."""
     is_unseen_first: bool = False
-    """Whether messages that are in view come last."""
+    """Whether messages that are in view come last, except the best ones; so it is when a model asks."""
     least_share: float = 0.0
     """Leave out hits that score less than this share of the best one."""
 

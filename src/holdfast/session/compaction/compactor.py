@@ -150,7 +150,9 @@ class Compactor:
 
     def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other options if there are any."""
-        self._policy = self.policy = policy
+        self._configured_policy = policy
+        """The policy as it was set; it may have other settings for some models."""
+        self.policy = policy
         """The policy in force; every part of the session reads it from here."""
         self.policy_hash = policy_hash(policy)
         self.is_policy_by_model = bool(policy.models)
@@ -163,7 +165,7 @@ class Compactor:
 
     def use_model(self, model: str | None) -> None:
         """Use the policy for a model from now on."""
-        self.policy = self._policy.for_model(model)
+        self.policy = self._configured_policy.for_model(model)
         self.policy_hash = policy_hash(self.policy)
         self.has_automatic_summarizer = self._configured_summarizer("threshold") is not None
 
@@ -197,9 +199,9 @@ class Compactor:
             return
         if done is not None and run.basis != history.change_count:
             why = "the context has changed meanwhile; the summary is kept for the next compaction"
-            await self._record_given_up(run, why)
+            await self._record_abandoned(run, why)
         elif done is None and self._is_abandoned(run):
-            await self._record_given_up(run, "the process that started it did not finish it")
+            await self._record_abandoned(run, "the process that started it did not finish it")
 
     async def shelve_ready_summary(self, *, except_scope: str | None = None) -> None:
         """Set a ready summary aside for a later compaction, so that another compaction can start."""
@@ -207,7 +209,7 @@ class Compactor:
         run = state.running_compaction
         if run is not None and state.ready_summary is not None and run.scope != except_scope:
             why = "another compaction replaces it; the summary is kept for the next compaction"
-            await self._record_given_up(run, why)
+            await self._record_abandoned(run, why)
 
     async def start(
         self, step: CompactSpan, plan_input: PlanInput, focus: str = "", *, last_request: SentRequest | None = None
@@ -241,7 +243,7 @@ class Compactor:
             await queue.submit(self._log.session, event.owner, step.trigger)
         except Exception as error:  # noqa: BLE001 - whatever the queue raises, the session goes on
             self.last_error = self._as_holdfast_error(error)
-            await self._record_given_up(event, f"it could not be queued: {self.last_error}")
+            await self._record_abandoned(event, f"it could not be queued: {self.last_error}")
 
     async def run_job(self, job: SummaryJob, event: log.CompactionStarted) -> HoldfastError | None:
         """Write the summary of a compaction that was left to a worker, and return why it failed, if it did."""
@@ -384,7 +386,7 @@ class Compactor:
     async def _end_cancelled_job(self, owner: str) -> None:
         run = self._log.history.session_state.running_compaction
         if run is not None and run.owner == owner and self.is_running:
-            await self._record_given_up(run, "it was cancelled")
+            await self._record_abandoned(run, "it was cancelled")
 
     async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> None:
         """Write a summary, and record it or the reason of its failure."""
@@ -455,7 +457,7 @@ class Compactor:
         self.last_error = None
         self.observers.release()
 
-    async def _record_given_up(self, started: log.CompactionStarted, why: str) -> None:
+    async def _record_abandoned(self, started: log.CompactionStarted, why: str) -> None:
         await self.observers.record_completed(compaction_abandoned_event(started, why, is_cancelled=True))
 
     def _is_abandoned(self, started: log.CompactionStarted) -> bool:

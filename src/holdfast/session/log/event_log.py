@@ -79,19 +79,21 @@ class _OneWrite:
 
     def __init__(self, task: asyncio.Task[object] | None = None) -> None:
         self.task = task
-        """The task, which decides on the history that is in memory; None if no task defers what it appends."""
+        """The task that defers what it appends; None if no task does."""
         self.messages: list[tuple[int, log.MessageAppended]] = []
-        """Its messages with their positions, those that are written included."""
+        """All messages that the task has appended, with their positions, also those that the store has by now."""
         self.failure: HoldfastError | None = None
-        """Why all that it does is to be done again: another writer was first, or its messages are lost."""
+        """Why the task must do all of it again: another writer was first, or its messages are lost."""
         self.events: list[log.Event] = []
-        """What the store has not yet; with it its records, and what is indexed of it."""
+        """The events that the store does not have yet."""
         self.records: list[JsonRecord] = []
+        """The records of these events."""
         self.entries: list[IndexEntry] = []
+        """Their entries for the search index."""
 
 
-_CHANGE_NO_CONTEXT = (log.UsageMeasured, log.RequestPrepared)
-"""Events that are always possible."""
+_ALWAYS_POSSIBLE = (log.UsageMeasured, log.RequestPrepared)
+"""Events of every request, which no history refuses, so that they need no check."""
 
 
 class SessionLock:
@@ -382,7 +384,7 @@ class SessionLog:
             start, log_position = self.history.entries.length, self.stored.length
             find_index = partial(self._index_entries, events, messages)
             index = await record_in_thread(find_index) if are_long else find_index()
-            if self._one_write.task is not None and self._is_deferring:
+            if self._one_write.task is not None and self._is_deferring:  # mostly no task defers: one call less
                 self._defer(events, messages, index)
                 self._one_write.messages += zip(range(start, len(self.history)), events, strict=True)
                 return range(start, start + len(events))
@@ -483,7 +485,7 @@ class SessionLog:
         else:
             records = [*map(encode_event, events)]
         for event in events if must_be_current else ():
-            if not isinstance(event, _CHANGE_NO_CONTEXT):
+            if not isinstance(event, _ALWAYS_POSSIBLE):
                 self.history.check(event)
         write, time_ms = self._one_write, self.clock()
         place, published = self.stored.length + len(write.records), [*write.events, *events]

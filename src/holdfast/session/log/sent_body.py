@@ -31,7 +31,7 @@ MAX_MISSES = 4
 """How many messages in a row may differ from the body before the search for them ends."""
 MIN_SEARCHED_BYTES = 32
 MAX_LAST_BYTES = 64
-"""After the last message of most bodies there are fewer bytes: up to them the next body is the same."""
+"""Most bodies have fewer bytes after their last message, so that the next body mostly begins with all before them."""
 
 
 class _LastBody:
@@ -39,20 +39,20 @@ class _LastBody:
 
     def __init__(self) -> None:
         self.content = b""
-        self.length = 0
+        self.chain_length = 0
         """How many bodies have to be put together for this one."""
         self._hash = hashlib.sha256()
         self._hashed = 0
 
     def replace(self, body: bytes, same: int) -> str:
-        """Take the next body, which begins with as many of the same bytes, and return its hash."""
+        """Replace the body by the next one, which begins with `same` bytes of it, and return that one's hash."""
         if same < self._hashed:
             self._hash, self._hashed = hashlib.sha256(), 0
         view = memoryview(body)
         self._hash.update(view[self._hashed : same])
         whole = self._hash.copy()
         whole.update(view[same:])
-        self.content, self._hashed, self.length = body, same, self.length + 1
+        self.content, self._hashed, self.chain_length = body, same, self.chain_length + 1
         return whole.hexdigest()
 
 
@@ -67,7 +67,7 @@ class SentBodies:
     ) -> tuple[tuple[BodyPiece, ...], str] | None:
         """Return a body as pieces with its hash; None if it is no text. It holds the messages at the positions."""
         last = self._last.get(scope)
-        if last is None or last.length == MAX_CHAIN:
+        if last is None or last.chain_length == MAX_CHAIN:
             last = _LastBody()
         before = last.content
         start, stop = _changed_range(before, body)
@@ -87,10 +87,10 @@ class SentBodies:
 
 
 def _changed_range(before: bytes, body: bytes) -> tuple[int, int]:
-    """Return where a body begins and where it ends to differ from the body before.
+    """Return where the part of a body starts and stops that differs from the body before.
 
-    Both are cut at a brace: a text that is stored in pieces would hide a secret from `scrub`, and half a character is
-    no text.
+    Both are at a brace: `scrub` would not find a secret whose text is stored in two pieces, and half a character is no
+    text.
     """
     if not before:
         return 0, len(body)

@@ -65,7 +65,7 @@ async def answer_recall(
     model: str | None,
     in_view: frozenset[int] = frozenset(),
 ) -> RecallAnswer:
-    """Return the answer to a query within its token budget; messages in view come last."""
+    """Return the answer to a query within its token budget; after the best messages, those in view come last."""
     counter, allowance = counter_for(model), query.max_tokens
     # A plan in a thread may extend the ledger while this answer is written, so only the lock's holder reads it.
     async with session_log.lock:

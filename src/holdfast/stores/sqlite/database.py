@@ -305,7 +305,7 @@ class SqliteDatabase:
         blobs: Sequence[str],
     ) -> None:
         write, first = self._connection.execute, _row_id(number, 0)
-        # Row ids of a session follow each other. One call for all rows: each lets go of the interpreter.
+        # Row ids of a session follow each other. One call for all rows: each call releases the interpreter's lock.
         rows = zip(range(first + after, first + after + len(lines)), times.each, lines, strict=True)
         self._connection.executemany("INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)", rows)
         if index:

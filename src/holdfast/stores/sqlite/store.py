@@ -143,7 +143,7 @@ class SqliteStore:
         item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
         if not item.is_batchable:
             return await self.run_in_thread(lambda database: database.append(item))
-        # Here and not in the thread: each call of zlib would let go of the interpreter, and wait for the loop.
+        # Not in the thread, where each call of zlib would release the interpreter's lock, and wait for the loop.
         item.lines()
         self._thread.check_process()
         loop = asyncio.get_running_loop()

@@ -145,7 +145,7 @@ class Lane:
         self, conversation: Conversation, chain: Chain, agent: Agent | None = None, *, has_recall: bool = False
     ) -> None:
         self.conversation = conversation
-        conversation.reads_ahead = False  # that is done when an answer is stored, and nobody waits
+        conversation.reads_ahead = False  # the ledger is extended when an answer is stored, and nobody waits
         self.chain = chain
         self.has_recall = has_recall
         """Whether calls of `recall` are answered here, and hidden from the client."""
@@ -166,7 +166,7 @@ class Lane:
         self.in_flight = 0
         """How many requests wait for their answer."""
         self.newest: object = None
-        """Stands for the last of these requests."""
+        """An object that identifies the last of these requests."""
         self.last_text = ""
         """The text of the last answer."""
         self.last_body: ClientBody | None = None
@@ -289,7 +289,7 @@ class Lane:
         """Return how many first messages of a list came as the same bytes before."""
         new, old = body.slices, self._slices
         low, high = 0, min(len(new), len(old))
-        # A slice of an earlier body is taken over with all before it.
+        # `read_body` reuses the slices of an earlier body from the first one on, so that all before a reused one are.
         if (high and new[high - 1] is old[high - 1]) or new[:high] == old[:high]:
             return high
         while low < high:

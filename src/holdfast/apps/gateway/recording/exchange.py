@@ -95,7 +95,7 @@ class AnswerSink(Protocol):
         ...
 
     def read_ahead(self) -> None:
-        """Begin to read for the next compaction, if one comes near; the answer is stored, and nobody waits for this."""
+        """Start to extend the ledger if a compaction is near; the answer is stored, so nobody waits for this."""
         ...
 
     async def answer_recall(self, exchange: "Exchange", answer: Answer, duration_ms: int) -> bytes | None:
