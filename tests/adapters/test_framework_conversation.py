@@ -13,14 +13,23 @@ from uuid import uuid4
 import pytest
 from google.genai import types
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
-from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 
 from holdfast import CannotFitError, Session
 from holdfast.adapters.framework_conversation import FrameworkConversation, FrameworkRequest, MessageCodec
 from holdfast.adapters.google_adk import CONTENTS
 from holdfast.adapters.langchain import MESSAGES
 from holdfast.adapters.openai_agents import ITEMS
-from holdfast.adapters.pydantic_ai.conversation import ELEMENTS
+from holdfast.adapters.pydantic_ai.conversation import ELEMENTS, AgentConversation
+from holdfast.adapters.pydantic_ai.messages import native_messages
 from holdfast.core.history import events as log
 from holdfast.core.history.visibility import SEES_NOTHING
 from tests.support import lines_of_the_package
@@ -488,3 +497,46 @@ async def test_a_request_that_cannot_be_prepared_is_not_waited_for() -> None:
         assert conversation.is_asked
         await conversation.record_response([AIMessage("ok")], None)
         assert not conversation.is_asked
+
+
+@pytest.mark.parametrize("has_system_text", [False, True])
+async def test_known_messages_of_pydantic_ai_are_not_searched_for_system_text_again(has_system_text: bool) -> None:  # noqa: FBT001
+    found: list[Counter[str]] = []
+    for length in (20, 60):
+        messages = exchanges(FRAMEWORKS["pydantic-ai"], length)
+        if has_system_text:
+            messages[0].parts.insert(0, SystemPromptPart("Be brief.", timestamp=NOON))
+        async with Session.open("c") as session:
+            conversation = AgentConversation(session)
+            await conversation.prepare(conversation.elements(messages), ROOMY)
+            with lines_of_the_package() as done:
+                elements = conversation.elements([*messages, *FRAMEWORKS["pydantic-ai"].call("more")])
+
+            assert native_messages(elements) == native_messages([*messages, *elements[-2:]])
+            found.append(done)
+    short, long = found
+    assert short == long
+
+
+@pytest.mark.parametrize("is_delegate", [False, True])
+async def test_system_text_that_is_put_into_a_known_message_is_recorded_as_a_message_of_its_own(
+    is_delegate: bool,  # noqa: FBT001
+) -> None:
+    messages = exchanges(FRAMEWORKS["pydantic-ai"], 2)
+    async with (
+        Session.open("c") as session,
+        session.delegate("helper", task="look", sees=SEES_NOTHING, adds_task_message=False) as helper,
+    ):
+        conversation = AgentConversation(session, helper if is_delegate else None)
+        await conversation.prepare(conversation.elements(messages), ROOMY)
+
+        messages[4].parts.insert(0, SystemPromptPart("Be brief.", timestamp=NOON))
+        sent = await conversation.prepare(conversation.elements(messages), ROOMY)
+
+        recorded = await (helper if is_delegate else session).messages()
+        text, prompt = native_messages([messages[4]])
+        assert text in recorded
+        assert prompt in recorded
+        if not is_delegate:
+            assert recorded == native_messages(messages)
+            assert all(any(one is other for other in sent) for one in (*messages[:4], *messages[5:]))

@@ -21,7 +21,7 @@ from pydantic_ai.toolsets import AbstractToolset, AgentToolset
 
 from holdfast.adapters.framework_conversation import FrameworkRequest
 from holdfast.adapters.pydantic_ai.conversation import AgentConversation
-from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT, call_results, session_elements
+from holdfast.adapters.pydantic_ai.messages import SESSION_FORMAT, call_results
 from holdfast.adapters.pydantic_ai.processors import dangling_calls, patch_dangling_tool_calls
 from holdfast.adapters.pydantic_ai.tools import (
     RecallToolset,
@@ -306,7 +306,7 @@ class GovernedRun(AbstractCapability[Any]):
         if conversation is None or not messages or not isinstance(messages[-1], ModelRequest):
             # The provider has paused in the middle of a response and needs exactly these messages back.
             return request_context
-        messages, sent, self._retry_messages = session_elements(messages), self._retry_messages, None
+        messages, sent, self._retry_messages = conversation.elements(messages), self._retry_messages, None
         if sent is None:
             conversation.request_context = request_context
             try:

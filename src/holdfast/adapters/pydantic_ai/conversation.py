@@ -31,6 +31,7 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.models.base import CachedPrefix
 from holdfast.models.pydantic_ai import AgentRequest, PydanticAiSummarizer
 from holdfast.session.delegation import Delegate
+from holdfast.session.request import common_length
 from holdfast.session.session import Session
 from holdfast.wire.request import Request
 
@@ -85,6 +86,15 @@ class AgentConversation(FrameworkConversation[ModelMessage]):
         self.request_context: ModelRequestContext | None = None
         """The model, the settings and the tools of the newest request."""
 
+    def elements(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+        """Return messages as `session_elements` does; it reads only the first one and those that are new.
+
+        A known message that was edited, so that it would be split now, is split once the comparison has found that.
+        """
+        first = session_elements(messages[:1])
+        same = 1 + common_length(messages[1:], self.known[len(first) :])
+        return [*first, *messages[1:same], *session_elements(messages[same:])]
+
     async def past_messages(self) -> list[ModelMessage]:
         """Return the messages of the conversation, including compacted ones."""
         return join_system_text(await self.load())
@@ -93,7 +103,7 @@ class AgentConversation(FrameworkConversation[ModelMessage]):
         """Record the changes of a list, so that the session holds exactly this list."""
         async with self._lock:
             self._asked = None
-            await self._sync(session_elements(messages))
+            await self._sync(self.elements(messages))
 
     async def record_response(
         self, messages: Sequence[ModelMessage], usage: object, asked: Sequence[ModelMessage] | None = None
@@ -107,8 +117,9 @@ class AgentConversation(FrameworkConversation[ModelMessage]):
         for summarizer in self.session.summarizers if self.agent is self._main else ():
             if isinstance(summarizer, PydanticAiSummarizer):
                 summarizer.request_lookup = self._agent_request
-        system = "\n\n".join(filter(None, [options.system, *self._changed_system_texts]))
-        return await super()._prepare_with_recall(replace(options, system=system or None))
+        if self._changed_system_texts:
+            options = replace(options, system="\n\n".join(filter(None, [options.system, *self._changed_system_texts])))
+        return await super()._prepare_with_recall(options)
 
     def _set_session_model(self, options: FrameworkRequest) -> None:
         """Set only the address: a session without a model counts each request for the model of its agent."""
@@ -156,7 +167,11 @@ class AgentConversation(FrameworkConversation[ModelMessage]):
             if position not in self.session.history.session_state.pins:
                 await self.session.pin(position)
 
+    async def _record_unknown(self, messages: Sequence[ModelMessage]) -> None:
+        await super()._record_unknown(session_elements(messages))
+
     async def _resync(self, messages: Sequence[ModelMessage]) -> None:
+        messages = session_elements(messages)
         recorded = [native for _, native in await self.session.numbered_messages()]
         split = split_joined_requests(messages, recorded)
         if len(split) == len(messages):
