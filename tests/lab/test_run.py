@@ -313,6 +313,32 @@ def test_names_are_shortened_and_stay_apart() -> None:
     assert [*shorten_names(nearer, 10).values()] == ["short", "airline-…2", "airline-…3"]
 
 
+def test_a_report_that_cannot_be_written_does_not_cost_the_table(sessions: Path, capsys: Captured) -> None:
+    file = sessions.parent / "nowhere" / "report.csv"
+    code, table, problems = ran(
+        capsys, str(sessions), "--budget", "16000", "--baselines", "full", "--policy", "sliding", "--csv", str(file)
+    )
+
+    assert code == 2
+    assert table.startswith("SESSION")
+    assert problems.endswith(f"holdfast: {file}: No such file or directory; check the path\n")
+
+
+@pytest.mark.parametrize("option", [["--limit", "-5"], ["--limit", "0"], ["--jobs", "0"], ["--jobs", "9" * 30]])
+def test_a_number_of_sessions_or_replays_is_one_or_more(option: list[str], sessions: Path, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["lab", "run", str(sessions), *option])
+
+    assert ended.value.code == 2
+    assert f"argument {option[0]}: must be a whole number, 1 to 999,999,999, not" in capsys.readouterr().err
+
+
+def test_system_text_has_no_fewer_than_no_tokens(sessions: Path, capsys: Captured) -> None:
+    told = ran(capsys, str(sessions), "--static", "-1")
+
+    assert told == (2, "", "holdfast: --static: must be a whole number, 0 or more, not -1\n")
+
+
 @contextmanager
 def begun(tmp_path: Path, *arguments: str) -> Generator[subprocess.Popen[str]]:
     """Start a run that would take long, and go on when its processes are there; at the end none is."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.apps.cli.output import ProgressCounter, escape_control_characters, print_json, warn
+from holdfast.apps.cli.output import ProgressCounter, escape_control_characters, positive_number, print_json, warn
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 from holdfast.stores.files import write_private_lines
@@ -58,10 +58,6 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     run = await _run_jobs(jobs, args)
     entries = [entry for entry in run.results if entry.figures or entry.problems]
     problems += _collect_problems(entries, lambda entry: entry.problems)
-    for path, text in ((args.csv, tables.render_csv(entries)), (args.html, report.render_report(entries, problems))):
-        if path is not None:
-            write_private_lines(Path(path), [text])
-            warn(f"wrote {path}")
     if args.json:
         print_json(tables.result_rows(run.results))
     elif entries:
@@ -71,6 +67,11 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
         ours = [entry for entry in entries if entry.policy in policies]
         about = [*found.legend, *tables.confidence_intervals(ours), *tables.compare_bills(entries)]
         print(escape_control_characters("\n".join([*found.render(), "", *about])))
+    # After the table: replays take minutes, and a file that cannot be written must not cost their results.
+    for path, text in ((args.csv, tables.render_csv(entries)), (args.html, report.render_report(entries, problems))):
+        if path is not None:
+            write_private_lines(Path(path), [text])
+            warn(f"wrote {path}")
     wrong = _collect_problems([entry for entry in entries if entry.policy in policies], _nonzero_figures)
     return _exit_code(run, is_sound=not problems and not wrong)
 
@@ -215,7 +216,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     program = "replay the sessions that this program has left on this machine; `holdfast import --help` lists programs"
     parser.add_argument("--from", dest="program", metavar="PROGRAM", help=program)
     limit = f"with --from, replay this many sessions, the newest (default: {DEFAULT_PROGRAM_SESSIONS})"
-    parser.add_argument("--limit", type=int, default=DEFAULT_PROGRAM_SESSIONS, metavar="N", help=limit)
+    parser.add_argument("--limit", type=positive_number, default=DEFAULT_PROGRAM_SESSIONS, metavar="N", help=limit)
     prices = f"price lists, models or .toml files; policies plan with the first (default: {DEFAULT_PRICE_LISTS})"
     parser.add_argument("--prices", default=DEFAULT_PRICE_LISTS, metavar="LIST", help=prices)
     static = "tokens of system text and tools, if a recording does not say (default: 3000)"
@@ -225,7 +226,8 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--concat", action="store_true", help="replay all conversations as a single one")
     executor = "replay on the workers of a Dask cluster, by the address of its scheduler: dask://HOST:PORT"
     parser.add_argument("--executor", metavar="URL", help=executor)
-    parser.add_argument("--jobs", type=int, metavar="N", help="how many replays run at once (default: one per core)")
+    jobs = "how many replays run at once (default: one per core)"
+    parser.add_argument("--jobs", type=positive_number, metavar="N", help=jobs)
 
 
 def _split_names(text: str) -> list[str]:
@@ -233,6 +235,8 @@ def _split_names(text: str) -> list[str]:
 
 
 def _parse_budgets(text: str, static: int) -> list[int]:
+    if static < 0:
+        raise SettingsError("--static", f"must be a whole number, 0 or more, not {static}")
     numbers = [int(number) for number in _split_names(text) if number.isdecimal() and len(number) <= MAX_BUDGET_DIGITS]
     if len(numbers) != len(_split_names(text)) or not numbers or min(numbers) <= static:
         raise SettingsError(

@@ -15,6 +15,7 @@ from holdfast.redaction import redact_text
 from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import SessionInfo
 
+MAX_COUNT_DIGITS = 9
 AGE_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -127,4 +128,12 @@ def port_number(text: str) -> int:
     """Return a port that was given as an argument; 0 takes a free one."""
     if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - the largest port
         raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def positive_number(text: str) -> int:
+    """Return the number of an argument that counts something."""
+    if not text.isdecimal() or len(text) > MAX_COUNT_DIGITS or int(text) < 1:
+        largest = 10**MAX_COUNT_DIGITS - 1
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 to {largest:,}, not {text!r:.60}")
     return int(text)

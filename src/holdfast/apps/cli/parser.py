@@ -16,7 +16,6 @@ from holdfast.apps.settings.paths import find_paths
 if TYPE_CHECKING:
     from holdfast.apps.cli.sessions import CommandFunction
 
-MAX_OPTION_DIGITS = 9
 PROGRAM_DESCRIPTION = """\
 Keep long conversations with a language model inside its context window; inspect, verify, move and clean what is stored.
 
@@ -91,22 +90,23 @@ def _add_wrap(commands: Subparsers) -> None:
 
 def _add_sessions(commands: Subparsers) -> None:
     from holdfast.apps.cli import sessions as do  # noqa: PLC0415 - loaded when the command runs
+    from holdfast.apps.cli.output import positive_number  # noqa: PLC0415 - as above
 
     sessions = _add_command(commands, "sessions", do.list_sessions)
     sessions.add_argument("--prefix", default="", help="list only ids that begin with this (default: all)")
     limit = "list at most this many (default: 50)"
-    sessions.add_argument("--limit", type=_positive_number, default=50, metavar="N", help=limit)
+    sessions.add_argument("--limit", type=positive_number, default=50, metavar="N", help=limit)
     inner = sessions.add_subparsers(metavar="[rm | prune]")
     remove = _add_command(inner, "rm", do.delete_session, of_session=True)
     prune = _add_command(inner, "prune", do.delete_old_sessions)
     days = "delete sessions that have not changed for this many days"
-    prune.add_argument("--days", type=_positive_number, required=True, metavar="N", help=days)
+    prune.add_argument("--days", type=positive_number, required=True, metavar="N", help=days)
     prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
     for deleting in (remove, prune):
         deleting.add_argument("--yes", action="store_true", help="delete without asking")
     show = _add_command(commands, "show", do.show_session, of_session=True)
     at = "show the N-th request, counted from 1 (default: the current context)"
-    show.add_argument("--at", type=_positive_number, metavar="N", help=at)
+    show.add_argument("--at", type=positive_number, metavar="N", help=at)
     replay = _add_command(commands, "replay", do.replay_session, of_session=True)
     replay.add_argument("--verify", action="store_true", help="exit with 1 if a request differs from what was sent")
     head = "exit with 1 unless the chain of requests holds this head, which an earlier --verify printed"
@@ -244,10 +244,3 @@ def _add_command(
     )
     added.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print machine-readable output")
     return added
-
-
-def _positive_number(text: str) -> int:
-    if not text.isdecimal() or len(text) > MAX_OPTION_DIGITS or int(text) < 1:
-        largest = 10**MAX_OPTION_DIGITS - 1
-        raise argparse.ArgumentTypeError(f"must be a whole number, 1 to {largest:,}, not {text!r:.60}")
-    return int(text)
