@@ -579,6 +579,16 @@ def test_a_pinned_output_too_long_for_the_provider_is_refused_and_not_cut() -> N
         govern(messages, budget=10**7, model="gpt-5", pins=[2])
 
 
+def test_a_text_over_the_providers_limit_is_no_reason_to_raise_the_budget() -> None:
+    with pytest.raises(CannotFitError) as too_long:
+        govern([user_message("w " * 600_000)], budget=10**7, model="gpt-5")
+
+    assert str(too_long.value) == (
+        "1,200,000 characters cannot be made to fit 1,048,576: the newest prompt cannot shrink any further "
+        "(the newest prompt 1,200,000); make the newest prompt smaller"
+    )
+
+
 def test_siblings_of_one_request_do_not_lend_each_other_what_only_looks_equal() -> None:
     base: list[Any] = [user({"type": "text", "text": "q"})]
     before = anthropic(base)

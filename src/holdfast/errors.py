@@ -158,16 +158,17 @@ class CannotFitError(HoldfastError):
     """Raised when the parts that may not be shortened are larger than the budget.
 
     `part` names the largest of them; `breakdown` has the size of each in `unit`. Raise the budget, or make `part`
-    smaller.
+    smaller; where `unit` is "characters", `limit` is the provider's for one text, and no budget raises it.
     """
 
     def __init__(
         self, part: str, *, needed: int, limit: int, unit: str = "tokens", breakdown: Mapping[str, int]
     ) -> None:
         sizes = ", ".join(f"{name} {size:,}" for name, size in breakdown.items() if size)
+        raising = "" if unit == "characters" else "raise the budget or "
         super().__init__(
             f"{needed:,} {unit} cannot be made to fit {limit:,}: {part} cannot shrink any further ({sizes}); "
-            f"raise the budget or make {part} smaller"
+            f"{raising}make {part} smaller"
         )
         self.part = part
         self.needed = needed
