@@ -589,6 +589,21 @@ def test_a_text_over_the_providers_limit_is_no_reason_to_raise_the_budget() -> N
     )
 
 
+@pytest.mark.parametrize(
+    "earlier", [[user_message("w " * 600_000)], [user_message("a"), assistant_message("w " * 600_000)]]
+)
+def test_an_earlier_text_over_the_providers_limit_leaves_the_view_and_does_not_end_the_conversation(
+    earlier: list[dict[str, Any]],
+) -> None:
+    messages = [*earlier, user_message("and now?")]
+
+    request = govern(messages, budget=10**7, model="gpt-5")
+
+    assert validate(request.messages, "openai") == []
+    assert request.messages[-1] == user_message("and now?")
+    assert max(len(message["content"]) for message in request.messages) < 1_000
+
+
 def test_siblings_of_one_request_do_not_lend_each_other_what_only_looks_equal() -> None:
     base: list[Any] = [user({"type": "text", "text": "q"})]
     before = anthropic(base)

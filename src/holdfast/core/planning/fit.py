@@ -348,6 +348,8 @@ class ViewFitter:
         if all(entry.message.role == "system" for entry in repaired.entries):
             raise EmptyConversationError
         entries = self._without_overlong_texts(repaired.entries)
+        if entries is None:
+            return None
         words, media = self._count(entries)
         is_media_limited = bool(media) and count_all_media(entries) > self._policy.max_media
         if is_media_limited:
@@ -510,8 +512,11 @@ class ViewFitter:
                 excess_media -= count
         return limited
 
-    def _without_overlong_texts(self, entries: list[Entry]) -> list[Entry]:
-        """Return entries without texts that are too long for the provider: clip outputs, raise for other texts."""
+    def _without_overlong_texts(self, entries: list[Entry]) -> list[Entry] | None:
+        """Return entries without texts that are too long for the provider: clip outputs, raise for protected texts.
+
+        None means that another text is too long, which a later cut removes.
+        """
         longest = self._situation.max_text_chars
         if longest is None or self._transcript.largest_bytes <= longest:
             return entries
@@ -523,6 +528,9 @@ class ViewFitter:
             texts = [*message.parts, *(inner for result in message.results for inner in result.content)]
             size = max((len(part.text) for part in texts if isinstance(part, Text)), default=0)
             if size > longest and entry.position is not None:
+                last = self._protection.last
+                if entry.position < last.start and entry.position not in self._protection.protected_before(last.start):
+                    return None
                 raise _cannot_fit_error({self._protection.part_name(entry.position): size}, longest, "characters")
             shorter.append(entry if message is entry.message else entry.with_message(message))
         return shorter
