@@ -333,6 +333,15 @@ def test_a_number_of_sessions_or_replays_is_one_or_more(option: list[str], sessi
     assert f"argument {option[0]}: must be a whole number, 1 to 999,999,999, not" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-1", "inf", "1e9", "soon"])
+def test_a_summary_takes_a_number_of_seconds(seconds: str, sessions: Path, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["lab", "run", str(sessions), f"--seconds={seconds}"])
+
+    assert ended.value.code == 2
+    assert f"argument --seconds: must be a number, 0 to 86,400, not {seconds!r}" in capsys.readouterr().err
+
+
 def test_system_text_has_no_fewer_than_no_tokens(sessions: Path, capsys: Captured) -> None:
     told = ran(capsys, str(sessions), "--static", "-1")
 

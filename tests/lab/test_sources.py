@@ -207,7 +207,9 @@ async def test_what_cannot_be_played_is_told_once_with_file_line_and_session_and
     torn.write_text('{"id": "x", "messages": [\n')
     bare = lines(tmp_path / "bare.jsonl", user_message("a"), {"role": "user", "content": 5}, assistant_message("b"))
 
-    found, problems = await load_recordings([str(path), str(torn), str(bare), str(empty), "tlaks.jsonl"], MemoryStore())
+    found, problems = await load_recordings(
+        [str(path), str(torn), str(bare), str(empty), "tlaks.jsonl", f"{tmp_path}/"], MemoryStore()
+    )
 
     assert [one.name for one in found] == ["good"]
     assert problems == [
@@ -219,6 +221,7 @@ async def test_what_cannot_be_played_is_told_once_with_file_line_and_session_and
         f"{bare}: line 2: session 'bare': messages[1].content: must be a string or a list of blocks, not a number",
         f"{empty}: it holds neither a Holdfast export nor chat messages nor pydantic-ai messages",
         "tlaks.jsonl: there is no such file, and no such session",
+        f"{tmp_path}/: it is a folder; name its files, such as {tmp_path}/*.jsonl",
     ]
 
 

@@ -85,7 +85,7 @@ async def test_a_damaged_file_is_reported(path: Path) -> None:
 
 
 async def test_a_folder_is_not_a_database(tmp_path: Path) -> None:
-    with pytest.raises(DamagedStoreError, match="it is a folder"):
+    with pytest.raises(StoreUnavailableError, match=r"it is a folder; name a file in it$"):
         await SqliteStore(tmp_path).length("s")
 
 

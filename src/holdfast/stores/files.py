@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.errors import DamagedStoreError, StoreUnavailableError
+from holdfast.errors import StoreUnavailableError
 
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 
@@ -29,7 +29,7 @@ def create_private_file(path: Path) -> None:
 def create_missing_file(path: Path) -> None:
     """Create a file and its folders so that only their owner can read them; a file that is there stays as it is."""
     if path.is_dir():
-        raise DamagedStoreError(str(path), "it is a folder")
+        raise StoreUnavailableError(str(path), "it is a folder; name a file in it")
     if not path.exists():
         create_private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE))

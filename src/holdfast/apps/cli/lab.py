@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ DEFAULT_PROGRAM_BUDGETS, DEFAULT_PROGRAM_SESSIONS = "50000,100000", 10
 DEFAULT_POLICIES, DEFAULT_PRICE_LISTS = "default", "anthropic"
 DEFAULT_BASELINES = "full,sliding,pair-safe,head-tail,masking,hysteresis,threshold"
 DEFAULT_SUMMARY_SECONDS, MAX_BUDGET_DIGITS = 60.0, 12
+MAX_SUMMARY_SECONDS = 86_400
 PROGRESS_LINE_SECONDS = 5.0
 """How often progress is printed without a terminal."""
 SIGNAL_EXIT_BASE = 128
@@ -222,12 +224,19 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     static = "tokens of system text and tools, if a recording does not say (default: 3000)"
     parser.add_argument("--static", type=int, default=3_000, metavar="N", help=static)
     seconds = "how long a summary takes (default: 60)"
-    parser.add_argument("--seconds", type=float, default=DEFAULT_SUMMARY_SECONDS, metavar="N", help=seconds)
+    parser.add_argument("--seconds", type=_seconds, default=DEFAULT_SUMMARY_SECONDS, metavar="N", help=seconds)
     parser.add_argument("--concat", action="store_true", help="replay all conversations as a single one")
     executor = "replay on the workers of a Dask cluster, by the address of its scheduler: dask://HOST:PORT"
     parser.add_argument("--executor", metavar="URL", help=executor)
     jobs = "how many replays run at once (default: one per core)"
     parser.add_argument("--jobs", type=positive_number, metavar="N", help=jobs)
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) <= MAX_SUMMARY_SECONDS:
+            return seconds
+    raise argparse.ArgumentTypeError(f"must be a number, 0 to {MAX_SUMMARY_SECONDS:,}, not {text!r:.60}")
 
 
 def _split_names(text: str) -> list[str]:

@@ -35,6 +35,7 @@ from holdfast.wire.json_reader import is_mapping
 
 ANTHROPIC_FORMAT, ANTHROPIC_BLOCKS = "anthropic-messages", frozenset({"tool_use", "tool_result"})
 SOURCE_MISSING = "there is no such file, and no such session"
+SOURCE_IS_FOLDER = "it is a folder; name its files, such as {}/*.jsonl"
 
 
 async def load_recordings(sources: Sequence[str], store: Store) -> tuple[list[Recording], list[str]]:
@@ -83,7 +84,8 @@ async def load_program_sessions(
 def _describe_error(source: str, error: Exception) -> str:
     """Describe the problem of a source, and name the source exactly once."""
     if isinstance(error, UnknownSessionError) and not error.candidates:
-        return f"{source}: {SOURCE_MISSING}"
+        is_folder = Path(source).is_dir()
+        return f"{source}: {SOURCE_IS_FOLDER.format(source.rstrip('/')) if is_folder else SOURCE_MISSING}"
     return str(error) if source in str(error) else f"{source}: {error}"
 
 
