@@ -10,11 +10,13 @@ import pytest
 
 from holdfast import Session, counter_for
 from holdfast.core.conversation.messages import user
+from holdfast.core.history.history import History
 from holdfast.session import heavy_work, prepare
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 
-LOOP, COUNTING, PLANNING = "MainThread", "holdfast-counting_0", "holdfast-planning_0"
+LOOP = "MainThread"
+COUNTING, PLANNING, RECORDING = "holdfast-counting_0", "holdfast-planning_0", "holdfast-recording_0"
 ThreadsOf = Callable[[object, str], list[str]]
 
 
@@ -35,7 +37,10 @@ def threads_of(monkeypatch: pytest.MonkeyPatch) -> ThreadsOf:
     return watch
 
 
-async def test_a_long_message_is_counted_in_a_thread_and_a_short_one_at_once(threads_of: ThreadsOf) -> None:
+async def test_a_long_message_is_counted_in_a_thread_and_a_short_one_at_once(
+    threads_of: ThreadsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heavy_work, "_counted_bytes", {counter_for("gpt-5").name: heavy_work.COLD_BYTES})
     counted = threads_of(heavy_work, "message_tokens")
     session = await Session.open("long", store=MemoryStore(), model="gpt-5")
 
@@ -74,6 +79,23 @@ async def test_a_long_request_is_planned_in_a_thread_and_a_short_one_at_once(thr
     assert request.receipt.compacted
     assert {*short} == {LOOP}
     assert planned[0] == PLANNING, "what is left after the compaction is short, and planned at once"
+
+
+async def test_what_a_record_reads_for_the_next_compaction_waits_for_no_plan_of_another_session(
+    threads_of: ThreadsOf,
+) -> None:
+    read = threads_of(History, "ledger")
+    session = await Session.open("near", store=MemoryStore(), model="gpt-5")
+    await session.record([user_message("salt " * 20_000), assistant_message("coal " * 4_000)])
+    await session.prepare(40_000)
+
+    for number in range(4):
+        read.clear()
+        await session.record([user_message(f"and {number}"), assistant_message("yes")])
+        if read:
+            break
+
+    assert read == [RECORDING]
 
 
 def test_a_vocabulary_is_loaded_in_a_thread() -> None:

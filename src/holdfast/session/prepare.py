@@ -54,6 +54,7 @@ from holdfast.session.heavy_work import (
     MAX_INLINE_TOKENS,
     count_messages,
     plan_in_thread,
+    record_in_thread,
 )
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.log.sent_body import BodyPiece, SentBodies
@@ -434,7 +435,7 @@ class RequestBuilder:
         with suppress(NotInMemoryError):
             stop, chars = history.next_ledger_part(scope, stop, MAX_LEDGER_CHARS)
             if chars > MAX_INLINE_CHARS:
-                await plan_in_thread(lambda: history.ledger(scope, stop))
+                await record_in_thread(lambda: history.ledger(scope, stop))
             elif chars:
                 history.ledger(scope, stop)
 
