@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from holdfast import Budget
 from holdfast.counters import vocabularies
-from holdfast.counters.models import ModelInfo, budget_for, describe_unknown_model, find_model, known_models
+from holdfast.counters.models import (
+    ModelInfo,
+    budget_for,
+    describe_unknown_model,
+    find_model,
+    known_models,
+    nearest_model,
+)
 from holdfast.counters.vocabularies import (
     CHUNK_CHARS,
     EstimatingCounter,
@@ -278,3 +285,8 @@ def test_a_text_that_was_just_counted_is_not_counted_again(monkeypatch: pytest.M
     assert counter.count(texts[0]) == first[0]  # the oldest is forgotten, and counted anew
     assert tokenized == [*texts, texts[0]]
     assert not any(isinstance(one, str) for one in counter._recent)
+
+
+@pytest.mark.parametrize("name", ["gpt-5-minni", "openai:gpt-5-minni", "openrouter/openai/gpt-5-minni:free"])
+def test_the_known_model_that_is_most_like_a_name_is_found_behind_its_provider(name: str) -> None:
+    assert nearest_model(name) == "gpt-5-mini"

@@ -74,11 +74,9 @@ def find_model(name: str | None) -> ModelInfo | None:
 
 
 def _spellings(name: str) -> list[str]:
-    provider, colon, model = name.partition(":")
-    is_prefixed = bool(colon) and "/" not in provider
-    bare = model if is_prefixed else name
+    bare = _without_provider(name)
     last = _last_part(bare)
-    whole = [f"{provider}/{model}"] if is_prefixed else []
+    whole = [] if bare == name else [name.replace(":", "/", 1)]
     if "/" not in bare and bare not in _rows():
         # Its maker's own service takes a model by its bare name; routers have smaller windows and other prices.
         whole += [f"{maker}/{bare}" for maker in MAKERS]
@@ -91,6 +89,12 @@ def _spellings(name: str) -> list[str]:
     return whole + shortened
 
 
+def _without_provider(name: str) -> str:
+    """Return the model of `provider:model`. A colon after a slash belongs to the model, as in `openai/gpt-oss:free`."""
+    provider, colon, model = name.partition(":")
+    return model if colon and "/" not in provider else name
+
+
 def _last_part(name: str) -> str:
     return name.rsplit("/", 1)[-1]
 
@@ -101,7 +105,7 @@ def nearest_model(name: str) -> str | None:
 
     if len(name) > MAX_NAME_CHARS:
         return None
-    last = _last_part(name.lower().rpartition(":")[2])
+    last = _last_part(_without_provider(name.lower()))
     return next(iter(get_close_matches(last, _rows_by_name(), n=1, cutoff=NAME_SIMILARITY)), None)
 
 
