@@ -2,11 +2,13 @@
 
     python -m benchmarks.scale.gateways [--duration 600] [--sessions 1000] [--streams 50] [--gateways 4]
 
-Fifty clients converse in a thousand sessions. Each turn goes to any gateway, and its answer is a stream of 60 events
-over 3 s. A gateway is killed every 20 s and started again; PostgreSQL is restarted twice, once as in a crash. A client
-that gets no whole answer repeats its request at another gateway, and so do some clients that leave in the middle of an
-answer. The gateways are strict: a turn is acknowledged when its last event has arrived, because a strict gateway stores
-the answer before. At the end every acknowledged message is looked for in the logs, and every request is built again.
+Clients converse in a thousand sessions, so many of them that fifty get an answer at any time; each reads its answer for
+up to a second before the next prompt. Each turn goes to any gateway, and its answer is a stream of 60 events over 3 s.
+A gateway is killed every 20 s and started again; PostgreSQL is restarted twice, once as in a crash. A client that gets
+no whole answer repeats its request at another gateway, after as long as OpenAI's library waits, and so do some clients
+that leave in the middle of an answer. The gateways are strict: a turn is acknowledged when its last event has arrived,
+because a strict gateway stores the answer before. At the end every acknowledged message is looked for in the logs, and
+every request is built again.
 
 The same load goes through as many bare pass-throughs first. `p99_added_ms` is the difference of the 99th percentiles of
 whole answers, without those that met a restart of PostgreSQL. What it consists of is printed: how long the slowest
@@ -16,6 +18,9 @@ finished after the one that began them was killed. The last line is one JSON obj
 
 With `--plain`, pass-throughs that only store each prompt and each answer with plain SQL take the place of the gateways.
 They show what storing alone costs under this load; nothing is looked for in the logs, because there are none.
+
+With `--together`, clients read nothing and repeat a request after a tenth of a second. As every answer takes 3 s, those
+that have lost a gateway in the same moment, or have waited for PostgreSQL, ask in the same moments until the end.
 """
 
 import argparse
@@ -57,6 +62,10 @@ from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.open import open_store
 
 EVENTS, STREAM_SECONDS = 60, 3.0
+READING_SECONDS = 1.0
+"""How long a client reads an answer, at most; half of it on average."""
+RETRY_SECONDS, MAX_RETRY_SECONDS, RETRY_SPREAD = 0.5, 8.0, 0.25
+"""After how long a request is repeated: the first wait, which doubles, the longest, and the share that is random."""
 KILL_SECONDS = 20.0
 START_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
@@ -253,17 +262,21 @@ class Load:
     """The ports where nobody listens, as far as a load balancer knows."""
     answers: list[Answer] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
+    together: bool = False
+    """Whether clients read nothing, and repeat their requests in the same moment."""
     taken_over: int = 0
     """How many turns another gateway has finished after the one that began them was killed."""
 
     async def run(self, streams: int, seconds: float, *, leaving: float) -> None:
         """Converse with a number of streams at once; a client ends after its turn."""
         self.ends = time.monotonic() + seconds
+        reading = 0.0 if self.together else READING_SECONDS / 2
+        clients = round(streams * (STREAM_SECONDS + reading) / STREAM_SECONDS)
         hot = len(self.talks) // HOT_SHARE
         queues = asyncio.Queue[Talk](), asyncio.Queue[Talk]()
         for number, talk in enumerate(self.talks):
             queues[number >= hot].put_nowait(talk)
-        await asyncio.gather(*(self._client(queues[number % 2], number, leaving) for number in range(streams)))
+        await asyncio.gather(*(self._client(queues[number % 2], number, leaving) for number in range(clients)))
 
     async def _client(self, talks: asyncio.Queue[Talk], number: int, leaving: float) -> None:
         chosen = random.Random(number)
@@ -274,10 +287,12 @@ class Load:
             answer = await self._turn(talk, chosen, leaving)
             talk.said += [("user", talk.prompt), ("assistant", answer.text)]
             talks.put_nowait(talk)
+            if not self.together:
+                await asyncio.sleep(chosen.random() * READING_SECONDS)
 
     async def _turn(self, talk: Talk, chosen: random.Random, leaving: float) -> Answer:
         """Repeat a request until one gateway has answered it."""
-        last, was_killed = 0, False
+        last, was_killed, attempts = 0, False, 0
         while True:
             ports = [port for port in self.ports if port not in self.down and port != last] or list(self.ports)
             last = chosen.choice(ports)
@@ -285,8 +300,10 @@ class Load:
                 answer = await ask(last, talk, leaves=chosen.random() < leaving)
             except AnswerError as error:
                 self.failures[str(error)] += 1
-                await asyncio.sleep(0.1)
+                wait = min(RETRY_SECONDS * 2**attempts, MAX_RETRY_SECONDS) * (1 - RETRY_SPREAD * chosen.random())
+                attempts += 1
                 was_killed = was_killed or last in self.down
+                await asyncio.sleep(0.1 if self.together else wait)
             else:
                 self.answers.append(answer)
                 self.taken_over += was_killed
@@ -553,7 +570,7 @@ async def run_gateways(
     seconds: float,
 ) -> Run:
     """Converse through gateways that are killed, on a server, if they have one, that is restarted."""
-    load, outages = Load([one.port for one in gateways], talks), Outages()
+    load, outages = Load([one.port for one in gateways], talks, together=args.together), Outages()
     what = "bare pass-throughs" if server is None else "gateways"
 
     def programs() -> dict[int, str]:
@@ -599,6 +616,7 @@ def main() -> None:
         help="how many clients leave in the middle of an answer and ask another gateway (%(default)s)",
     )
     parser.add_argument("--calm", action="store_true", help="kill and restart nothing")
+    parser.add_argument("--together", action="store_true", help="let clients read nothing and ask again together")
     parser.add_argument(
         "--plain", action="store_true", help="measure pass-throughs that store with plain SQL instead of gateways"
     )
