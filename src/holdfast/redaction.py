@@ -185,6 +185,9 @@ _PASSWORDS_IN_URLS: _Rules = (
     (("://",), lazy_pattern(r"(://)(?=(?:[A-Za-z_\-]{0,40}[0-9]){4})[A-Za-z0-9_\-]{20,200}(?=@)")),
 )  # fmt: skip
 
+_URL_USER = lazy_pattern(r"\A(?!sqlite:)([^:/@]*:/{0,2}[^:@]*:).+(?=@)", re.DOTALL)
+_URL_OPTION = lazy_pattern(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
+
 # Names of secrets, searched in small letters. Each alternative begins with one letter, so that `re` passes over all
 # others quickly.
 _NAME = lazy_pattern(
@@ -249,6 +252,15 @@ def redact_and_count(text: str) -> tuple[str, dict[SecretKind, int]]:
     if "@" in text:
         text, counts["password in a URL"] = _apply_rules(_PASSWORDS_IN_URLS, text, lower)
     return text, {kind: count for kind, count in counts.items() if count}
+
+
+def redact_url(url: str) -> str:
+    """Return the URL of a store without its password, whatever the password looks like; a file has none.
+
+    In a text, `redact_text` has to leave alone what is only an example, such as `$NAME`.
+    """
+    url = _URL_OPTION.sub(r"\1[redacted]", url)
+    return redact_text(_URL_USER.sub(r"\1[redacted]", url, count=1))
 
 
 def redact_keys(text: str) -> str:

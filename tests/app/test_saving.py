@@ -172,6 +172,7 @@ def test_paths_are_kept_as_their_file_would_name_them(settings: Setup, home: Pat
     [
         ("max_steps", "many", "user", "max_steps: must be a whole number"),
         ("model", "x sk-abcdefgh12345", "user", "model: looks like a key or a password"),
+        ("store", "postgresql://me:$hunter2@db/x", "user", "store: looks like a key or a password"),
         ("trust", "/", "project", "trust: cannot be set by a project"),
         ("mcp", "x", "user", "mcp: is a table"),
     ],

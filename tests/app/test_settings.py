@@ -153,6 +153,11 @@ def test_a_wrong_rule_is_named_by_the_line_of_its_file(settings: Setup, home: Pa
         ("summariser", "", '""'),
         ("model", "openai:gpt-5", "openai:gpt-5"),
         ("store", "postgresql://me:hunter2@db/chats", "postgresql://me:[redacted]@db/chats"),
+        ("store", "postgresql://me:%24hunter2@db/chats", "postgresql://me:[redacted]@db/chats"),
+        ("store", "postgresql://me:$hunter@2@db/chats", "postgresql://me:[redacted]@db/chats"),
+        ("store", "postgresql://me:@db/chats", "postgresql://me:@db/chats"),
+        ("store", "postgresql://db/chats?password=$a&user=b", "postgresql://db/chats?password=[redacted]&user=b"),
+        ("store", "sqlite:////srv/a:b@c.db", "sqlite:////srv/a:b@c.db"),
         ("max-steps", "9", "9"),
     ],
 )
@@ -176,6 +181,10 @@ def test_what_people_type_is_read_as_they_mean_it(key: str, text: str, shown: st
         ("tools", "[", "tools: '[' is not known; choose one of: read, edit, run, plan"),
         ("mcp", "x", "mcp: is a table; write [mcp.NAME] with command = … or url = … into holdfast.toml, not 'x'"),
         ("store", "sqlite:///", "store: sqlite:/// needs the path of a file, such as sqlite:///chats.db"),
+        (
+            "store", "pg:me:hunter2@db",
+            "store: must be one of memory://, sqlite:///file or postgresql://…, not 'pg:me:[redacted]@db'",
+        ),
         ("system", "~no/x", "system: '~no/x' names an unknown home folder; write the whole path"),
     ],
 )  # fmt: skip

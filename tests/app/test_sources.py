@@ -277,6 +277,12 @@ def test_what_looks_like_a_key_in_a_file_is_warned_of_and_not_shown(settings: Se
     assert "abcdefgh12345" not in repr([row.text for row in found.rows()])
 
 
+def test_a_password_of_the_store_in_a_file_is_warned_of_whatever_it_looks_like(settings: Setup, home: Path) -> None:
+    found = settings("store = 'postgresql://me:$hunter2@db/x'")
+
+    assert found.notes == (f"{home}/holdfast.toml:1: store looks like a key or a password; keep it in the environment",)
+
+
 def test_a_setting_that_the_preset_knows_nothing_of_has_no_effect_and_says_so(settings: Setup, home: Path) -> None:
     found = settings("preset = 'co-cli'\ncompression_threshold = 0.4")
 

@@ -8,10 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import SettingsError, StoreUnavailableError
 from holdfast.stores import postgres_pool
 from holdfast.stores.base import IndexEntry, Store
+from holdfast.stores.open import open_store
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres_pool import as_postgres_store_error
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
 from tests.stores.concurrent_writers import write_at_once
 
@@ -110,6 +112,84 @@ async def test_a_wrong_url_is_named_without_its_password(
         await PostgresStore(url.format(server) + (f"?{query}" if "{}" in url else "")).length("s")
 
     assert "hunter2" not in str(refusal.value)
+
+
+ENCODE = "in a password, write %25 for %, %40 for @, %2F for /, %3A for :, %23 for # and %3F for ?"
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        (
+            "u:hunter%zz@db/x",
+            f"this is no URL of PostgreSQL: each % must be followed by two hexadecimal digits; {ENCODE}",
+        ),
+        ("u:hunter 2@db/x", "this is no URL of PostgreSQL: it has a space; write %20 for it"),
+        ("u:hunter2@[::1/x", "this is no URL of PostgreSQL: an IPv6 address needs brackets, such as [::1]"),
+        ("u:hunter@2@db/x", f"the URL has more than one @; {ENCODE}"),
+        ("localhost:hunter/2@db/x", f"the port in the URL must be a number from 1 to 65535; {ENCODE}"),
+        ("db:99999/x", "the port in the URL must be a number from 1 to 65535"),
+        (
+            "u:hunter2@db/x?sslmod=require",
+            "this is no URL of PostgreSQL: it has the parameter 'sslmod', which PostgreSQL does not know",
+        ),
+        (
+            "u@db/x?password=2&hunter=2",
+            f"this is no URL of PostgreSQL: its parameters must be NAME=VALUE, with & between them; {ENCODE}",
+        ),
+        (
+            "u:hunter2@[::1]x/y",
+            f"this is no URL of PostgreSQL: it must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE; {ENCODE}",
+        ),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_explained_and_not_quoted(url: str, problem: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        open_store(f"postgresql://{url}")
+
+    assert str(refusal.value) == f"store: {problem}"
+    assert refusal.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("u:hunter2@127.0.0.1/x?sslmode=sure", 'connection is bad: invalid sslmode value: "sure"'),
+        ("u:hunter2@127.0.0.1/x?connect_timeout=soon", "bad value for connect_timeout: 'soon'"),
+    ],
+)
+async def test_an_option_that_cannot_work_is_named(url: str, problem: str) -> None:
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await open_store(f"postgresql://{url}").length("s")
+
+    assert str(refusal.value) == f"postgresql: an option of the URL does not fit ({problem}); correct the URL"
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ('FATAL:  role "nobody" does not exist', "user or password is wrong; check the URL"),
+        (
+            'FATAL:  no pg_hba.conf entry for host "10.0.0.9", user "app", database "x", no encryption',
+            'the server does not let this user in (no pg_hba.conf entry for host "10.0.0.9", user "app", database "x", '
+            "no encryption); add a line for it to pg_hba.conf, or check the URL",
+        ),
+        (
+            "server does not support SSL, but SSL was required",
+            "an option of the URL does not fit (connection failed: server does not support SSL, but SSL was required); "
+            "correct the URL",
+        ),
+        (
+            "SSL connection has been closed unexpectedly",
+            "the server cannot be reached (connection failed: SSL connection has been closed unexpectedly); try again "
+            "when it is available",
+        ),
+    ],
+)
+def test_a_server_that_refuses_a_connection_is_not_called_unreachable(said: str, problem: str) -> None:
+    error = psycopg.OperationalError(f"connection failed: {said}")
+
+    assert str(as_postgres_store_error(error)) == f"postgresql: {problem}"
 
 
 async def test_a_new_database_can_be_opened_by_two_stores_at_once(new_database: Callable[[], str]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from holdfast.errors import SettingsError
+from holdfast.redaction import redact_url
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 
@@ -36,7 +37,7 @@ def open_store(url: str | Store) -> Store:
 
         return PostgresStore(url)
     known = "memory://, sqlite:///file, postgresql://…"
-    raise SettingsError("store", f"{url.partition('@')[2] or url!r} is not the URL of a store; choose one of: {known}")
+    raise SettingsError("store", f"{redact_url(url)!r:.200} is not the URL of a store; choose one of: {known}")
 
 
 def _sqlite_path(url: str) -> "Path":

@@ -44,6 +44,7 @@ from holdfast.stores.postgres_pool import (
     PostgresPool,
     TupleRow,
     as_postgres_store_error,
+    check_postgres_url,
     is_rejected_statement,
     psycopg,
 )
@@ -170,6 +171,7 @@ class PostgresStore:
     """Keeps everything in the schema `holdfast` of one database."""
 
     def __init__(self, url: str) -> None:
+        check_postgres_url(url)
         self.url = url
         self._writers: dict[asyncio.AbstractEventLoop, _BatchWriter] = {}
         """By event loop, its connections and the appends that wait there."""

@@ -10,12 +10,13 @@ a transaction where a pooler stands between: no setting, no prepared statement, 
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import random
 from typing import TypeAlias, TypeVar
 
-from holdfast.errors import StoreUnavailableError, imports_of_extra
+from holdfast.errors import SettingsError, StoreUnavailableError, imports_of_extra
 
 with imports_of_extra("postgres", "PostgreSQL"):
     import psycopg
@@ -52,6 +53,11 @@ INDEX_LOCK = MIGRATION_LOCK + 1
 T = TypeVar("T")
 Connection: TypeAlias = "_Connection"
 Cursor: TypeAlias = "psycopg.AsyncCursor[TupleRow]"
+MAX_PORT = 65_535
+HOW_TO_ENCODE = "in a password, write %25 for %, %40 for @, %2F for /, %3A for :, %23 for # and %3F for ?"
+_WRONG_LOGIN = re.compile(r"password authentication failed|FATAL: .*(role \".*\" does not exist|no such user)")
+_WRONG_OPTION = re.compile(r"invalid .*value|bad value for|could not match|certificate|does not support SSL")
+"""What the driver says of an option that cannot work, at whatever server."""
 UNREACHABLE_STATES = ("08", "57P", "53300")
 """The prefixes of the codes for a server that is unreachable, shutting down, or out of connections."""
 POSTGRES_MIGRATIONS: tuple[str, ...] = (
@@ -105,6 +111,36 @@ POSTGRES_INDEXES: Mapping[str, str] = {
     "facts_by_session": f"holdfast.facts ({POSTGRES_AFTER_QUALIFIER})",
 }
 """Indexes for speed alone, by name: a program that does not know one works all the same, so they have no version."""
+
+
+def check_postgres_url(url: str) -> None:
+    """Raise a `SettingsError` that says what is wrong with a URL, and quotes nothing that may be of the password."""
+    try:
+        named = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise SettingsError("store", f"this is no URL of PostgreSQL: {_url_problem(url, str(error))}") from None
+    if "@" in str(named.get("host", "")):
+        raise SettingsError("store", f"the URL has more than one @; {HOW_TO_ENCODE}")
+    ports = str(named.get("port", "")).split(",")
+    if not all(not port or (port.isdecimal() and 0 < int(port[:6]) <= MAX_PORT) for port in ports):
+        problem = f"the port in the URL must be a number from 1 to {MAX_PORT}"
+        raise SettingsError("store", f"{problem}; {HOW_TO_ENCODE}" if "@" in url else problem)
+
+
+def _url_problem(url: str, error: str) -> str:
+    """Return in words of our own what the driver says of a URL: it quotes parts, and also the whole of it."""
+    if "space" in error:
+        return "it has a space; write %20 for it"
+    if "percent" in error:
+        return f"each % must be followed by two hexadecimal digits; {HOW_TO_ENCODE}"
+    if "IPv6" in error:
+        return "an IPv6 address needs brackets, such as [::1]"
+    parameter = re.search(r'invalid URI query parameter: "(\w+)"', error)
+    if parameter and "password" not in url.partition("?")[2]:
+        return f"it has the parameter {parameter[1]!r}, which PostgreSQL does not know"
+    if "query parameter" in error:
+        return f"its parameters must be NAME=VALUE, with & between them; {HOW_TO_ENCODE}"
+    return f"it must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE; {HOW_TO_ENCODE}"
 
 
 class _Connection(psycopg.AsyncConnection[TupleRow]):
@@ -349,8 +385,11 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
     """Return a driver's error as a `StoreUnavailableError`, never with the password in it."""
     state = error.sqlstate or ""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if state.startswith("28") or "password authentication failed" in first:
+    if state.startswith("28") or _WRONG_LOGIN.search(first):
         problem = "user or password is wrong; check the URL"
+    elif "pg_hba.conf" in first:
+        _, _, said = first.rpartition("FATAL:  ")
+        problem = f"the server does not let this user in ({said}); add a line for it to pg_hba.conf, or check the URL"
     elif state == "57014":
         problem = (
             "a statement took longer than the server's statement_timeout, or was cancelled; another program may hold "
@@ -365,6 +404,8 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
         problem = "the disk of the server is full; free some space and try again"
     elif state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
         problem = "there is no such database; create it, or check the URL"
+    elif not state and _WRONG_OPTION.search(first):
+        problem = f"an option of the URL does not fit ({first}); correct the URL"
     elif isinstance(error, psycopg.OperationalError) and (not state or state.startswith(UNREACHABLE_STATES)):
         problem = f"the server cannot be reached ({first}); try again when it is available"
     else:

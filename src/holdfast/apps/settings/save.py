@@ -16,7 +16,8 @@ from holdfast.apps.settings.toml_lines import (
     parse_document,
     parse_toml,
 )
-from holdfast.errors import SettingsError, redact_text
+from holdfast.errors import SettingsError
+from holdfast.redaction import redact_text, redact_url
 from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, replace_file
 
 SettingsScope: TypeAlias = Literal["user", "project"]
@@ -27,7 +28,7 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
     """Save a setting in the user's or the project's file and return the file; raise before writing if it is wrong."""
     name = setting_name(key)
     names, path = SETTING_DECLARATIONS[name].names, settings_file(settings, scope)
-    if redact_text(text) != text:
+    if redact_text(text) != text or (name == "store" and redact_url(text) != text):
         problem = "looks like a key or a password; keep it in the environment"
         raise SettingsError(key, problem)
     if name == "trust" and scope == "project":

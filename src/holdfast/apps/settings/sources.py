@@ -25,8 +25,9 @@ from holdfast.apps.settings.settings import (
 )
 from holdfast.apps.settings.tables import NamedTables
 from holdfast.apps.settings.toml_lines import TomlKey, key_lines, parse_toml
-from holdfast.errors import SettingsError, redact_text
+from holdfast.errors import SettingsError
 from holdfast.models.open import ENDPOINT_KEY_PREFIX
+from holdfast.redaction import redact_text, redact_url
 
 JSON_KEY_PREFIX = "agent_"
 """The prefix of our keys in a `config.json`; all others belong to other programs."""
@@ -153,7 +154,7 @@ def _read_file(path: Path) -> str:
 
 def _secret_notes(key: str, value: object, source: SettingSource) -> Iterator[str]:
     """Yield a note for each text that looks like an API key, because people share settings files."""
-    if isinstance(value, str) and redact_text(value) != value:
+    if isinstance(value, str) and (redact_url(value) if key == "store" else redact_text(value)) != value:
         remedy = "keep it in the environment" + (", and write ${NAME} here" if key.startswith("mcp.") else "")
         yield f"{source}: {key} looks like a key or a password; {remedy}"
     elif isinstance(value, dict):

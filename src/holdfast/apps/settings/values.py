@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, cast
 
 from holdfast.apps.settings.paths import display_path
 from holdfast.core.schema import is_integer, is_number, short_repr, suggest_similar
-from holdfast.errors import redact_text
+from holdfast.redaction import redact_text, redact_url
 
 OFF_WORDS = frozenset({"off", "none", "never", "no"})
 ON_WORDS = frozenset({"on", "yes", "true", "1"})
@@ -251,7 +251,8 @@ class StoreUrl(SettingType):
     def check(self, value: object, folder: Path, /) -> object:
         """Return the URL; the path of a file becomes absolute."""
         if not isinstance(value, str) or value.partition("://")[0] not in STORE_SCHEMES:
-            raise invalid_value_error(f"one of {self.expects}", value)
+            shown = redact_url(value) if isinstance(value, str) else value
+            raise invalid_value_error(f"one of {self.expects}", shown)
         scheme, _, rest = value.partition("://")
         path = rest.removeprefix("/")
         if scheme != "sqlite" or path.startswith(("/", "~")):
@@ -264,6 +265,9 @@ class StoreUrl(SettingType):
         path = str(value).removeprefix("sqlite:///")
         is_file = path != value and path.startswith("/")
         return f"sqlite:///{path_for_file(Path(path), folder)}" if is_file else value
+
+    def render(self, value: object) -> str:
+        return redact_url(str(value))
 
 
 def invalid_value_error(expected: str, value: object, *path: str) -> InvalidValueError:
