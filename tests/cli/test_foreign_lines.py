@@ -40,6 +40,34 @@ def test_a_session_name_with_a_line_break_forges_no_row(tmp_path: Path, capsys: 
     assert listed.rstrip().endswith("x FAKE  99  1 s  other")
 
 
+def test_an_id_with_a_line_break_stays_on_its_line_in_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = imported(tmp_path, capsys, "plain")
+    file, to_store = str(tmp_path / "log.jsonl"), ["--store", store]
+    recover = ["recover", str(tmp_path / "log.db"), "-o", str(tmp_path / "saved.db")]
+
+    results = [
+        run(capsys, *arguments, *to_store)[1:]
+        for arguments in (
+            ["import", file, "--as", "a\nFAKE"],
+            ["import", file, "--as", "a\nFAKE"],
+            ["scrub", "s1", "fake line"],
+            ["scrub", "a\nFAKE", "fake line"],
+            ["replay", "a\nFAKE", "--verify"],
+            ["sessions", "prune", "--days", "1", "--dry-run"],
+            recover,
+            ["sessions", "rm", "a\nFAKE", "--yes"],
+        )
+    ]
+
+    printed = [line for pair in results for text in pair for line in text.splitlines()]
+    assert [line for line in printed if line.startswith("FAKE")] == []
+    assert results[0] == ("imported a\\nFAKE: 1 messages, 1 records\n", "")
+    assert results[2][1].startswith("holdfast: session a\\nFAKE also contains it; scrub that session too\n")
+    assert results[-1] == ("deleted a\\nFAKE: 2 events\n", "")
+
+
 async def test_a_session_cannot_be_renamed_to_several_lines() -> None:
     async with Session.open("s1") as session:
         with pytest.raises(SettingsError, match="name: must be one line without control characters"):

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import escape_control_characters, print_json
+from holdfast.apps.cli.output import escape_line, print_json
 from holdfast.apps.settings.models import (
     PROVIDER_KEYS,
     available_providers,
@@ -96,7 +96,7 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
     else:
         for one in findings:
             remedy = f"; {one.remedy}" if one.remedy else ""
-            print(redact_text(escape_control_characters(f"{one.state:<5} {one.what:<9} {one.said}{remedy}")))
+            print(redact_text(escape_line(f"{one.state:<5} {one.what:<9} {one.said}{remedy}")))
     return int(any(one.state == "fail" for one in findings))
 
 

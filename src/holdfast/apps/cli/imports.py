@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.apps.cli.output import (
     ProgressCounter,
-    escape_control_characters,
+    escape_line,
     print_json,
     print_result,
     print_table,
@@ -82,8 +82,7 @@ async def _import_file(args: argparse.Namespace, store: Store) -> int:
     for problem in [*found.notes, *losses, *refused, *newer]:
         warn(problem)
     lines = [
-        f"imported {escape_control_characters(one.session)}: {one.messages:,} messages, {one.records:,} records"
-        for one in arrived
+        f"imported {escape_line(one.session)}: {one.messages:,} messages, {one.records:,} records" for one in arrived
     ]
     facts = {"source": found.source, "sessions": list(map(asdict, arrived)), "losses": list(map(asdict, found.losses))}
     print_result(args, "\n".join(lines), {**facts, "notes": found.notes})

@@ -48,8 +48,8 @@ class ProgressCounter:
 
 
 def warn(problem: str) -> None:
-    """Print a problem to standard error."""
-    print(f"holdfast: {redact_text(escape_control_characters(problem))}", file=sys.stderr)
+    """Print a problem to standard error, as one line."""
+    print(f"holdfast: {redact_text(escape_line(problem))}", file=sys.stderr)
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
@@ -78,7 +78,7 @@ def print_json(value: object) -> None:
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under titles, in columns."""
-    cells = [[escape_control_characters(cell).replace("\n", "\\n") for cell in row] for row in [titles, *rows]]
+    cells = [[escape_line(cell) for cell in row] for row in [titles, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -100,6 +100,11 @@ def indent_text(text: str) -> str:
 def escape_control_characters(text: str) -> str:
     """Return a text that cannot control a terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
+
+
+def escape_line(text: str) -> str:
+    """Return a text, such as the id of a session, that can neither control a terminal nor begin a line of its own."""
+    return escape_control_characters(text).replace("\n", "\\n")
 
 
 def session_age(info: SessionInfo) -> str:

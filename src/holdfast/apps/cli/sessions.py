@@ -13,7 +13,7 @@ from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import (
     ProgressCounter,
     confirm,
-    escape_control_characters,
+    escape_line,
     indent_text,
     print_json,
     print_result,
@@ -72,7 +72,7 @@ async def delete_session(args: argparse.Namespace, store: Store) -> int:
     events = await store.length(session)
     confirm(args, f"delete session {session!r} with {events:,} events?")
     folders = await _delete_whole_session(args, store, session)
-    lines = [f"deleted {session}: {events:,} events", *(f"deleted {folder}" for folder in folders)]
+    lines = [f"deleted {escape_line(session)}: {events:,} events", *(f"deleted {folder}" for folder in folders)]
     print_result(args, "\n".join(lines), {"deleted": [session], "events": events, "folders": [*map(str, folders)]})
     return 0
 
@@ -89,7 +89,7 @@ async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
         for info in old:
             folders += await _delete_whole_session(args, store, info.id)
     verb = "would delete" if args.dry_run else "deleted"
-    listed = "".join(f"\n  {escape_control_characters(info.id)}  {session_age(info)}" for info in old)
+    listed = "".join(f"\n  {escape_line(info.id)}  {session_age(info)}" for info in old)
     also = "".join(f"\ndeleted {folder}" for folder in folders)
     facts = {verb.replace(" ", "_"): [info.id for info in old], "folders": [*map(str, folders)]}
     print_result(args, f"{verb} {len(old):,} sessions{listed}{also}", facts)
@@ -167,7 +167,7 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
     elif not args.verify:
         print_table(("REQUEST", "MESSAGES"), [(str(row["request"]), str(row["messages"])) for row in rows])
     else:
-        _print_proof(escape_control_characters(session.id), rows, first, heads)
+        _print_proof(escape_line(session.id), rows, first, heads)
     if not is_head_known:
         warn(f"no request of this log has the head {args.head}: the log was changed, or it is another log")
     for problem in session.damage:
