@@ -224,6 +224,8 @@ SERVER = _ServerFacts(
     size=2_500_000,
     oldest_seconds=None,
     sessions=12,
+    read_only="off",
+    encoding="UTF8",
 )
 WELL = StoreFinding("ok", "PostgreSQL 16.4, directly, as holdfast; 2.5 MB, about 12 sessions")
 
@@ -250,10 +252,25 @@ WELL = StoreFinding("ok", "PostgreSQL 16.4, directly, as holdfast; 2.5 MB, about
                 )
             ],
         ),
+        (
+            SERVER._replace(read_only="on", encoding="LATIN1"),
+            [
+                StoreFinding(
+                    "fail",
+                    "the server only reads: it is a standby, or default_transaction_read_only is on",
+                    "use the URL of the primary server, or turn the setting off",
+                ),
+                StoreFinding(
+                    "fail",
+                    "the database has the encoding LATIN1, which cannot hold every text",
+                    "create one with ENCODING 'UTF8' TEMPLATE template0, and move the sessions there",
+                ),
+            ],
+        ),
     ],
-    ids=["well", "full", "an old transaction"],
+    ids=["well", "full", "an old transaction", "read-only and not in UTF-8"],
 )
-def test_the_doctor_warns_of_a_full_server_and_of_old_transactions(
+def test_the_doctor_warns_of_a_full_server_of_old_transactions_and_of_one_that_cannot_write(
     server: _ServerFacts, expected: list[StoreFinding]
 ) -> None:
     assert list(_about_server(server, is_pooled=False)) == [WELL, *expected]
@@ -287,6 +304,51 @@ async def test_the_doctor_says_that_a_server_cannot_be_reached() -> None:
     [finding] = await check_postgres("postgresql://nobody@127.0.0.1:1/none?connect_timeout=2")
 
     assert (finding.state, "cannot be reached" in finding.said) == ("fail", True)
+
+
+async def test_a_server_that_only_reads_is_read_and_named_when_something_is_written(
+    new_database: Callable[[], str],
+) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(f"ALTER DATABASE {owner.info.dbname} SET default_transaction_read_only = on".encode())
+    later = PostgresStore(url)
+
+    length = await later.length("s")
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await later.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
+    await later.close()
+    found = await check_postgres(url)
+
+    assert length == 1
+    assert str(refusal.value) == (
+        "postgresql: the server only reads: it is a standby, or default_transaction_read_only is on; use the URL of "
+        "the primary server, or turn the setting off"
+    )
+    assert [(one.state, one.said) for one in found][1:] == [
+        ("fail", "the server only reads: it is a standby, or default_transaction_read_only is on")
+    ]
+
+
+async def test_a_database_that_cannot_hold_every_text_is_named_with_what_to_do(own_server: Any) -> None:
+    server, _, query = own_server.url.partition("?")
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    store = PostgresStore(f"{server.rpartition('/')[0]}/latin?{query}")
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await store.append(
+            "s", [message_record("日本")], after=0, time_ms=NOW_MS, index=[IndexEntry(position=0, text="日本")]
+        )
+    await store.close()
+
+    assert str(refusal.value) == (
+        "postgresql: the database has the encoding latin-1, which cannot hold every text; use a database that was "
+        "created with ENCODING 'UTF8' TEMPLATE template0"
+    )
 
 
 async def test_tables_of_a_newer_version_are_not_touched(new_database: Callable[[], str]) -> None:

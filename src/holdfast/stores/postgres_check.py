@@ -5,9 +5,18 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.postgres import POSTGRES_TABLES
-from holdfast.stores.postgres_pool import PostgresPool, as_postgres_store_error, missing_indexes, psycopg
+from holdfast.stores.postgres_pool import (
+    SERVER_IS_READ_ONLY,
+    USE_PRIMARY,
+    PostgresPool,
+    as_postgres_store_error,
+    missing_indexes,
+    psycopg,
+)
 
 CheckState: TypeAlias = Literal["ok", "warn", "fail"]
+UNICODE_ENCODINGS = ("UTF8", "SQL_ASCII")
+"""The encodings of databases that can hold every text; the second one stores bytes as they come."""
 MIN_SERVER_VERSION = 140_000
 """Older servers get no updates any more."""
 MAX_TRANSACTION_SECONDS = 600
@@ -23,7 +32,8 @@ FACTS = """
         (SELECT sum(pg_total_relation_size(one))::bigint FROM unnest(%s::regclass[]) AS one),
         (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
             WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'),
-        (SELECT reltuples::bigint FROM pg_class WHERE oid = 'holdfast.sessions'::regclass)
+        (SELECT reltuples::bigint FROM pg_class WHERE oid = 'holdfast.sessions'::regclass),
+        current_setting('transaction_read_only'), current_setting('server_encoding')
 """
 RIGHTS = """
     SELECT one FROM unnest(%s::text[]) AS one, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) AS kind
@@ -83,6 +93,8 @@ class _ServerFacts(NamedTuple):
     oldest_seconds: float | None
     sessions: int
     """As the server estimates."""
+    read_only: str
+    encoding: str
     counted: int | None = None
     """As they were counted, up to a limit; None if this role may not."""
 
@@ -96,6 +108,13 @@ def _about_server(server: _ServerFacts, *, is_pooled: bool) -> Iterator[StoreFin
     held = f"{server.size / 1e6:,.1f} MB, {about}{count:,} session{'' if count == 1 else 's'}"
     said = f"PostgreSQL {server.version}, {how}, as {server.role}; {held}"
     yield StoreFinding("ok" if is_current else "warn", said, "" if is_current else "update the server to 14 or newer")
+    if server.read_only == "on":
+        yield StoreFinding("fail", SERVER_IS_READ_ONLY, USE_PRIMARY)
+    if server.encoding not in UNICODE_ENCODINGS:
+        said = f"the database has the encoding {server.encoding}, which cannot hold every text"
+        yield StoreFinding(
+            "fail", said, "create one with ENCODING 'UTF8' TEMPLATE template0, and move the sessions there"
+        )
     weak = {
         "default_transaction_isolation": (server.isolation != "read committed", "'read committed'"),
         "synchronous_commit": (server.commit == "off", "on"),

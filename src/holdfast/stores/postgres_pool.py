@@ -58,6 +58,8 @@ HOW_TO_ENCODE = "in a password, write %25 for %, %40 for @, %2F for /, %3A for :
 _WRONG_LOGIN = re.compile(r"password authentication failed|FATAL: .*(role \".*\" does not exist|no such user)")
 _WRONG_OPTION = re.compile(r"invalid .*value|bad value for|could not match|certificate|does not support SSL")
 """What the driver says of an option that cannot work, at whatever server."""
+SERVER_IS_READ_ONLY = "the server only reads: it is a standby, or default_transaction_read_only is on"
+USE_PRIMARY = "use the URL of the primary server, or turn the setting off"
 UNREACHABLE_STATES = ("08", "57P", "53300")
 """The prefixes of the codes for a server that is unreachable, shutting down, or out of connections."""
 POSTGRES_MIGRATIONS: tuple[str, ...] = (
@@ -189,7 +191,7 @@ class PostgresPool:
         except psycopg.Error as error:
             raise as_postgres_store_error(error) from error
         except (UnicodeError, OverflowError) as error:
-            raise StoreUnavailableError(POSTGRES_LABEL, f"it cannot store this value: {error}; pass another") from error
+            raise StoreUnavailableError(POSTGRES_LABEL, _value_problem(error)) from error
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection, None]:
@@ -385,11 +387,8 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
     """Return a driver's error as a `StoreUnavailableError`, never with the password in it."""
     state = error.sqlstate or ""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if state.startswith("28") or _WRONG_LOGIN.search(first):
-        problem = "user or password is wrong; check the URL"
-    elif "pg_hba.conf" in first:
-        _, _, said = first.rpartition("FATAL:  ")
-        problem = f"the server does not let this user in ({said}); add a line for it to pg_hba.conf, or check the URL"
+    if refused := _refused_connection(first, state):
+        problem = refused
     elif state == "57014":
         problem = (
             "a statement took longer than the server's statement_timeout, or was cancelled; another program may hold "
@@ -398,19 +397,41 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
     elif state == "42501":
         problem = f"the role may not do this ({first}); let a role that may CREATE open the store once, and grant "
         problem += "USAGE on the schema holdfast and SELECT, INSERT, UPDATE, DELETE on its tables"
+    elif state == "25006" or first.endswith("session is read-only"):
+        problem = f"{SERVER_IS_READ_ONLY}; {USE_PRIMARY}"
     elif state in {"40001", "40P01"}:
         problem = "other writers changed the same rows too often; try again"
     elif state == "53100":
         problem = "the disk of the server is full; free some space and try again"
-    elif state == "3D000" or ("FATAL" in first and 'database "' in first and "does not exist" in first):
-        problem = "there is no such database; create it, or check the URL"
-    elif not state and _WRONG_OPTION.search(first):
-        problem = f"an option of the URL does not fit ({first}); correct the URL"
     elif isinstance(error, psycopg.OperationalError) and (not state or state.startswith(UNREACHABLE_STATES)):
         problem = f"the server cannot be reached ({first}); try again when it is available"
     else:
         problem = f"the server says: {first}"
     return StoreUnavailableError(POSTGRES_LABEL, problem)
+
+
+def _refused_connection(said: str, state: str) -> str:
+    """Return what is wrong with the URL if a server was reached, or would be; empty if nothing is known to be."""
+    if state.startswith("28") or _WRONG_LOGIN.search(said):
+        return "user or password is wrong; check the URL"
+    if "pg_hba.conf" in said:
+        reason = said.rpartition("FATAL:  ")[2]
+        return f"the server does not let this user in ({reason}); add a line for it to pg_hba.conf, or check the URL"
+    if state == "3D000" or ("FATAL" in said and 'database "' in said and "does not exist" in said):
+        return "there is no such database; create it, or check the URL"
+    if not state and _WRONG_OPTION.search(said):
+        return f"an option of the URL does not fit ({said}); correct the URL"
+    return ""
+
+
+def _value_problem(error: Exception) -> str:
+    """Return why a value cannot be stored, and what to do."""
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+        return (
+            f"the database has the encoding {error.encoding}, which cannot hold every text; use a database that was "
+            "created with ENCODING 'UTF8' TEMPLATE template0"
+        )
+    return f"it cannot store this value: {error}; pass another"
 
 
 def is_rejected_statement(error: StoreUnavailableError) -> bool:
