@@ -1,13 +1,18 @@
 """A full disk loses no acknowledged message, and appends succeed again once there is space."""
 
+import asyncio
+import json
 import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import Session
+from holdfast.apps.cli.main import main
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import user_message
@@ -97,18 +102,57 @@ async def test_a_writer_killed_on_a_full_disk_loses_nothing(small_disk: Path, wr
         assert await session.record([user_message("after")]) == range(length, length + 1)
 
 
-async def test_a_log_that_cannot_be_opened_on_a_full_disk_reports_it(small_disk: Path) -> None:
+async def test_a_log_on_a_full_disk_can_be_read_and_continues_when_there_is_space(small_disk: Path) -> None:
     url = f"sqlite:///{small_disk}/chats.db"
     async with Session.open("shared", store=url) as session:
         await session.record([user_message("one"), user_message("two")])
     fill(small_disk)
 
+    read = await recorded(url)
+    session = await Session.open("shared", store=url)
     with pytest.raises(StoreUnavailableError) as refusal:
-        await recorded(url)
+        await session.record([user_message("three")])
+    os.truncate(small_disk / "rest", 0)
+    await session.record([user_message("four")])
+    await session.close()
+
+    assert read == {0: user_message("one"), 1: user_message("two")}
+    assert refusal.value.problem == FULL
+    assert await recorded(url) == {**read, 2: user_message("four")}
+
+
+async def test_the_doctor_looks_at_the_disk_of_the_store(
+    small_disk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+    url = f"sqlite:///{small_disk}/chats.db"
+    async with Session.open("shared", store=url) as session:
+        await session.record([user_message("one")])
+    fill(small_disk)
+
+    code = await asyncio.to_thread(main, ["doctor", "--json", "--store", url])
+
+    findings = json.loads(capsys.readouterr().out)
+    found = {(one["what"], one["state"], one["said"]) for one in findings}
+    assert code == 1
+    assert {("store", "ok", f"{url} opens"), ("disk", "fail", f"0.0 GB free in {small_disk}")} <= found
+
+
+async def test_a_log_of_an_older_version_on_a_full_disk_says_that_the_disk_is_full(small_disk: Path) -> None:
+    path = small_disk / "chats.db"
+    async with Session.open("shared", store=f"sqlite:///{path}") as session:
+        await session.record([user_message("one")])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP INDEX facts_by_session")
+        connection.execute("PRAGMA user_version = 2")
+    fill(small_disk)
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await recorded(f"sqlite:///{path}")
     os.truncate(small_disk / "rest", 0)
 
     assert refusal.value.problem == FULL
-    assert await recorded(url) == {0: user_message("one"), 1: user_message("two")}
+    assert await recorded(f"sqlite:///{path}") == {0: user_message("one")}
 
 
 async def test_a_store_that_cannot_be_created_on_a_full_disk_leaves_no_partial_file(small_disk: Path) -> None:

@@ -12,6 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -303,13 +304,23 @@ def _check_clock() -> Iterator[DoctorFinding]:
 
 
 def _check_disk(settings: Settings) -> Iterator[DoctorFinding]:
-    folders = [settings.paths.data_folder, *([cache_folder()] if is_embedded(settings.model) else [])]
+    folders = [settings.paths.data_folder, *_store_folders(settings)]
+    if is_embedded(settings.model):
+        folders.append(cache_folder())
     disks = {folder.stat().st_dev: folder for folder in map(_existing_folder, reversed(folders))}
     for folder in disks.values():
         free = shutil.disk_usage(folder).free
         said = f"{free / (1 << 30):,.1f} GB free in {display_path(folder)}"
         state: DoctorState = "fail" if free < MIN_DISK_BYTES else "warn" if free < LOW_DISK_BYTES else "ok"
         yield DoctorFinding(state, "disk", said, "" if state == "ok" else "free some space, or choose another store")
+
+
+def _store_folders(settings: Settings) -> list[Path]:
+    """Return the folder of a store that is a file."""
+    with suppress(HoldfastError, ImportError):
+        store = open_store(settings.store)
+        return [store.path.parent] if isinstance(store, SqliteStore) else []
+    return []
 
 
 def _existing_folder(folder: Path) -> Path:

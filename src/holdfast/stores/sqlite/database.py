@@ -5,6 +5,7 @@ use this class.
 """
 
 import json
+import shutil
 import sqlite3
 import threading
 import weakref
@@ -39,17 +40,21 @@ from holdfast.stores.encoding import compress, decode_record, decompress, pack_r
 from holdfast.stores.files import create_missing_file, file_identity, is_folder_writable, make_private
 from holdfast.stores.search_terms import search_terms
 from holdfast.stores.sqlite.schema import (
+    DISK_FULL,
     POSITION_BITS,
     POSITION_MASK,
     READ_ONLY_FOLDER,
     SQLITE_AFTER_QUALIFIER,
     Transaction,
+    as_sqlite_store_error,
     migrate_sqlite,
     require_own_database,
 )
 from holdfast.stores.sqlite.search import FullTextIndex
 
 BUSY_MS = 10_000
+MIN_FREE_BYTES = 65_536
+"""A file on a full disk is opened for writing again when the disk has this much: the -shm file takes half of it."""
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     # Each commit is flushed: acknowledged records survive a power cut.
@@ -90,18 +95,18 @@ class SqliteDatabase:
         self.in_use = threading.RLock()
         """Held while the connection is used, so that the exit of the program closes only an idle one."""
         create_missing_file(path)
-        self.is_immutable = False
-        """Whether the file is read without locks, because nothing can be written next to it."""
+        self.write_problem = ""
+        """Why nothing can be written next to the file, so that it is read without locks; empty if it can be written."""
         try:
             self._connection = self._open(f"{path.absolute().as_uri()}?mode=rw")
-        except sqlite3.OperationalError:
-            if is_folder_writable(path.parent):
+        except sqlite3.OperationalError as error:
+            self.write_problem = self._why_not_writable(error)
+            if not self.write_problem:
                 raise
             if self._wal_bytes():
                 # Only a process that may write to the folder can read the newest records there.
-                raise StoreUnavailableError(self._name, READ_ONLY_FOLDER) from None
-            self.is_immutable = True
-            self._connection = self._open(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+                raise StoreUnavailableError(self._name, self.write_problem) from None
+            self._connection = self._open_immutable()
         self._identity = file_identity(path, with_content=self.is_immutable)
         self._index = FullTextIndex(self._connection, self._name)
         if max_bytes is not None:
@@ -127,6 +132,25 @@ class SqliteDatabase:
             raise
         return connection
 
+    def _open_immutable(self) -> sqlite3.Connection:
+        try:
+            return self._open(f"{self._path.absolute().as_uri()}?mode=ro&immutable=1")
+        except sqlite3.OperationalError:  # a file of an older version cannot be brought up to date
+            raise StoreUnavailableError(self._name, self.write_problem) from None
+
+    def _why_not_writable(self, error: sqlite3.Error) -> str:
+        """Return why a file could not be opened that can be read nevertheless; empty if it cannot."""
+        if not is_folder_writable(self._path.parent):
+            return READ_ONLY_FOLDER
+        # Locks need the -shm file, and so some space.
+        is_full = getattr(as_sqlite_store_error(error, self._name), "problem", "") == DISK_FULL
+        return DISK_FULL if is_full and self._path.stat().st_size else ""
+
+    @property
+    def is_immutable(self) -> bool:
+        """Whether the file is read without locks, because nothing can be written next to it."""
+        return bool(self.write_problem)
+
     def close(self) -> None:
         with self.in_use:
             with suppress(sqlite3.Error, StoreError):
@@ -135,7 +159,9 @@ class SqliteDatabase:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a file that is read without locks has changed, so that it must be opened again."""
+        """Whether a file that is read without locks has changed, or can be written, so that it must be opened again."""
+        if self.write_problem == DISK_FULL and shutil.disk_usage(self._path.parent).free > MIN_FREE_BYTES:
+            return True
         return self._wal_bytes() > 0 or file_identity(self._path, with_content=True) != self._identity
 
     @property

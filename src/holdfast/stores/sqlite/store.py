@@ -23,7 +23,7 @@ from holdfast.errors import StoreUnavailableError, WrongEventLoopError
 from holdfast.stores.appends import MAX_BATCH, Append
 from holdfast.stores.base import IndexEntry, JsonRecord
 from holdfast.stores.sqlite.database import SqliteDatabase
-from holdfast.stores.sqlite.schema import FILE_LOCKED, READ_ONLY_FOLDER, as_sqlite_store_error
+from holdfast.stores.sqlite.schema import FILE_LOCKED, as_sqlite_store_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -243,10 +243,10 @@ class SqliteStore:
         except sqlite3.Error as error:
             if self._database is not None and getattr(error, "sqlite_errorname", "").startswith("SQLITE_READONLY"):
                 # A connection opened read-only stays read-only when the permissions change, so it is opened again.
-                is_immutable = self._database.is_immutable
+                problem = self._database.write_problem
                 self._close_database()
-                if is_immutable:
-                    raise StoreUnavailableError(str(self.path), READ_ONLY_FOLDER) from error
+                if problem:
+                    raise StoreUnavailableError(str(self.path), problem) from error
             raise as_sqlite_store_error(error, str(self.path)) from error
         except (UnicodeError, OverflowError) as error:
             raise StoreUnavailableError(str(self.path), f"it cannot store this value: {error}; pass another") from error
