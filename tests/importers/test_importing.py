@@ -495,8 +495,11 @@ async def test_a_message_that_cannot_be_read_is_left_out_by_every_import_alike(t
 
     again = await import_all(store, root, "codex")
 
+    damaged = [{"a message that its format does not allow": 1}] * len(first)  # the second one continues the first
     assert [one.new_messages > 0 for one in first] == [True] * len(first)
     assert [(one.new_messages, one.rewound_to) for one in again] == [(0, None)] * len(first)
+    assert [one.report.damaged for one in first] == damaged
+    assert [one.report.damaged for one in again] == damaged
 
 
 async def test_a_rewind_may_name_a_message_that_was_left_out(tmp_path: Path) -> None:

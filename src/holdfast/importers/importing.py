@@ -8,7 +8,7 @@ An answer that the program may still be writing is left for the next import.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -38,6 +38,7 @@ from holdfast.wire.formats import format_named
 BATCH_RECORDS = 500
 """How many records are appended at a time."""
 WENT_ON_HERE = "went on in this store since its import, so what is new in its log was not added"
+NOT_ALLOWED = "a message that its format does not allow"
 FORMAT_VERSION = 1
 """The version of what the store remembers about an import."""
 
@@ -264,6 +265,7 @@ class _Writer:
             return False
         known[item.key] = self._places.setdefault(event.scope, {})[item.key] = position
         lanes.take(event.scope)
+        self._count_damaged(skipped)
         return True
 
     def _next_of_list(
@@ -316,9 +318,16 @@ class _Writer:
                 is_same = new is not None and to_record(new) == to_record(event)
         if is_same:
             lanes.take(scope)
+            self._count_damaged(skipped)
         else:
             lanes.put_back(scope, skipped)
         return is_same
+
+    def _count_damaged(self, skipped: Sequence[tuple[int, LoggedItem]]) -> None:
+        """Report the messages that this import leaves out as an earlier one did."""
+        left_out = sum(isinstance(item.event, log.MessageAppended) for _, item in skipped)
+        if left_out:
+            self._result.report.damaged[NOT_ALLOWED] += left_out
 
     def _add(self, item: LoggedItem) -> None:
         """Append the event of an item, with its positions."""
@@ -364,7 +373,7 @@ class _Writer:
         try:
             message = _decoded(event, self._count)
         except MalformedInputError:
-            self._result.report.damaged["a message that its format does not allow"] += 1
+            self._result.report.damaged[NOT_ALLOWED] += 1
             return
         self._positions.setdefault(item.scope, {})[item.key] = self._count
         self._index += index_entries([(self._count, message)])
