@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Session
 from holdfast.apps.cli.main import main
 from holdfast.apps.serving import COLLECTION_THRESHOLDS, AppServer
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
@@ -75,6 +76,28 @@ async def test_it_says_where_it_listens_and_where_its_token_is_and_finishes_stre
     token_file = tmp_path / "a.db.token"
     assert lines == [f"holdfast: the token of the control API, and of the pages at /ui, is in {token_file}"]
     assert token_file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_second_interrupt_cuts_running_answers_stores_their_parts_and_says_nothing(tmp_path: Path) -> None:
+    at = len(FaultyAnswer(headers=STREAM, framing="close").encoded()[0]) + len(SSE[0])
+    answer = FaultyAnswer(headers=STREAM, pieces=SSE, framing="close", fault="stall", at=at)
+    async with FaultyUpstream(answer) as upstream, started(tmp_path, "--upstream", f"openai={upstream.url}/v1") as one:
+        process, url, _ = one
+        client = RawClient(url)
+        await client.send("POST", "/v1/chat/completions", CHAT, {"x-holdfast-session": "s"})
+        await client.read(until=SSE[0])
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.5)
+        process.send_signal(signal.SIGINT)
+        code = await asyncio.wait_for(process.wait(), 20)
+        assert process.stderr is not None
+        printed = (await process.stderr.read()).decode()
+        client.leave()
+    async with Session.open("s", store=f"sqlite:///{tmp_path}/a.db") as session:
+        stored = [one["content"] for one in await session.messages_at(0, len(session))]
+
+    assert (code, printed, stored) == (0, "", ["hi", "Hi"])
 
 
 async def test_a_recorded_conversation_is_there_after_a_kill(tmp_path: Path) -> None:

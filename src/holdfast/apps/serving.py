@@ -4,13 +4,14 @@ Any web page can send requests to a port of this machine, and can make its own n
 this server in `Host`, and no other page in `Origin`.
 """
 
+import asyncio
 import gc
 import ipaddress
 import logging
 import signal
 import socket
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import uvicorn
@@ -29,6 +30,8 @@ KEEP_ALIVE_SECONDS = 120
 """Longer than clients keep idle connections, so that none is closed while a client begins to use it again."""
 UNFINISHED_ANSWER = "ASGI callable returned without completing response."
 """An error for uvicorn. The gateway does it on purpose: an answer that its provider cut is passed on as cut."""
+FORCED_STOP_SECONDS = 3
+"""How long a second interrupt may still take, for what running answers have to store."""
 COLLECTION_THRESHOLDS = 2_000, 5, 100
 """After how many new objects the collector looks for cycles; requests make thousands, and hardly any cycle.
 
@@ -152,6 +155,18 @@ class AppServer(uvicorn.Server):
             host = f"[{address[0]}]" if ":" in address[0] else address[0]
             self._announce(f"http://{host}:{address[1]}")
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; after a second interrupt, cut running answers, and give the application a moment to close."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            running = {*self.server_state.tasks}
+            for task in running:
+                task.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FORCED_STOP_SECONDS):
+                    await asyncio.gather(*running, return_exceptions=True)
+                    await self.lifespan.shutdown()
+
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         """Finish what is running at the first signal; stop at once at a second interrupt."""
@@ -197,7 +212,9 @@ async def serve_app(
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.WARNING and record.msg != UNFINISHED_ANSWER
+    """Return whether a line of uvicorn is about an error, and not about what was cut on purpose, here or upstream."""
+    is_cut = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return record.levelno > logging.WARNING and record.msg != UNFINISHED_ANSWER and not is_cut
 
 
 def _bound_socket(host: str, port: int, setting: str, remedy: str) -> socket.socket:
