@@ -60,6 +60,11 @@ def locked_folder() -> Iterator[Path]:
             "/dev/null/keys.toml: the file: cannot be used: File exists; check the path",
         ),
         (
+            ["gateway", "--store", "sqlite:////dev/null/chats.db"],
+            "/dev/null/chats.db.token: the file: cannot be used: File exists; check the path, or set "
+            "HOLDFAST_CONTROL_TOKEN to a token",
+        ),
+        (
             ["sessions", "--store", "sqlite:///~nobody-has-this-name/chats.db"],
             "store: '~nobody-has-this-name/chats.db' names an unknown home folder; set HOME, or write the whole path",
         ),

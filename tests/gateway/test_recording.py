@@ -884,7 +884,9 @@ async def test_a_gateway_loads_what_counts_for_the_models_of_the_last_conversati
     await first.close()
 
 
-async def test_a_gateway_starts_although_its_store_cannot_be_read() -> None:
+async def test_a_gateway_starts_although_its_store_cannot_be_read_and_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Away(MemoryStore):
         async def sessions(self, **_: object) -> list[SessionInfo]:  # pyright: ignore[reportIncompatibleMethodOverride]
             raise StoreUnavailableError("postgresql", "the server cannot be reached")
@@ -893,6 +895,7 @@ async def test_a_gateway_starts_although_its_store_cannot_be_read() -> None:
 
     await recorder.warm_up()
 
+    assert caplog.messages == ["nothing can be recorded yet: postgresql: the server cannot be reached"]
     assert (await recorder.receive(chat("hello", name="one"))).session_id == "one"
     await recorder.close()
 

@@ -160,21 +160,21 @@ def control_token(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     """Return the token of the control API and the file that has it: that of the environment, else one made once."""
     if token := (os.environ if environ is None else environ).get(CONTROL_TOKEN_VARIABLE):
         return token, None
-    token = _private_text(path).strip()
+    token = _private_text(path, f"check the path, or set {CONTROL_TOKEN_VARIABLE} to a token").strip()
     if not token:
         token = secrets.token_urlsafe(32)
         write_private_lines(path, [f"{token}\n"])
     return token, path
 
 
-def _private_text(path: Path) -> str:
+def _private_text(path: Path, remedy: str = "check the path") -> str:
     """Return the text of a private file, which is made if it is missing."""
     try:
         create_private_file(path)
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "it is not a text"
-        raise SettingsError("the file", f"cannot be used: {problem}; check the path", where=str(path)) from error
+        raise SettingsError("the file", f"cannot be used: {problem}; {remedy}", where=str(path)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ the whole list is recorded then.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
@@ -66,6 +67,7 @@ T = TypeVar("T")
 MAX_HELD_SESSIONS, MAX_HELD_BYTES = 2_048, 64 << 20
 """How many sessions stay open, and how large their last requests may be together. A session takes some 50 KB, and
 three to four times its last request."""
+_logger = logging.getLogger("holdfast.gateway")
 WARM_UP_SESSIONS, WARM_UP_SECONDS = 4, 5.0
 """Whose models a gateway prepares for at its start, and how long it waits for the store meanwhile."""
 MAX_OVERTAKEN = 8
@@ -135,9 +137,10 @@ class Recorder:
         """Connect to the store, and load the vocabularies of the models that its last conversations use.
 
         All streams wait while one is loaded, so that is done before the gateway serves. If there are no conversations
-        yet, the vocabulary is loaded that most models are counted with. Whatever fails is done with the first request.
+        yet, the vocabulary is loaded that most models are counted with. Whatever fails is logged, and done with the
+        first request: the store may be started later than the gateway.
         """
-        with suppress(HoldfastError, TimeoutError):
+        try:
             async with asyncio.timeout(WARM_UP_SECONDS):
                 newest = await self.store.sessions(limit=WARM_UP_SESSIONS)
                 keys = [session_value_key(info.id, "client") for info in newest]
@@ -145,6 +148,10 @@ class Recorder:
             models = {str(client["model"]) for client in clients if client and client.get("model")}
             for model in models or {None}:
                 await asyncio.to_thread(load_vocabulary, model)
+        except HoldfastError as error:
+            _logger.warning("nothing can be recorded yet: %s", error)
+        except TimeoutError:
+            _logger.warning("nothing can be recorded yet: the store has not answered for %d s", WARM_UP_SECONDS)
 
     async def receive(self, request: ClientRequest, *, seconds: float | None = None) -> Exchange:
         """Record the new messages of a request, and return its exchange; raises `RecordingError`.
