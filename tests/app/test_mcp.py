@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -199,6 +200,28 @@ async def test_requests_that_are_piped_into_the_program_are_answered_though_the_
         (-32700, "this line is no JSON; send one JSON-RPC message a line"),
         (-32600, "this line is no request; send one JSON-RPC message a line"),
     ]
+
+
+async def test_an_interrupt_ends_the_program_though_its_client_is_silent(tmp_path: Path) -> None:
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "shell", "version": "1"}}
+    hello = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client})
+    run = await asyncio.create_subprocess_exec(
+        *(Path(sys.executable).with_name("holdfast"), "mcp"), env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert run.stdin is not None
+    assert run.stdout is not None
+    run.stdin.write(f"{hello}\n".encode())
+    answer = json.loads(await run.stdout.readline())
+
+    run.send_signal(signal.SIGINT)
+    try:
+        code = await asyncio.wait_for(run.wait(), 10)
+    finally:
+        run.stdin.close()
+    _, printed = await run.communicate()
+
+    assert (answer["id"], code, printed) == (0, -signal.SIGINT, b"")
 
 
 async def test_a_server_that_was_started_before_the_first_conversation_finds_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`holdfast mcp` lets agents of other programs read stored conversations."""
 
 import argparse
+import signal
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.settings.build import memory_from
@@ -17,5 +18,11 @@ async def serve_mcp(args: argparse.Namespace, store: Store) -> int:
     """
     from holdfast.apps.mcp import serve_stdio  # noqa: PLC0415 - an optional extra
 
-    await serve_stdio(store, memory=memory_from(settings_for(args)), session=args.session)
+    memory = memory_from(settings_for(args))
+    # A thread waits for the next line of the client, and Python would wait for the thread. Nothing has to be closed.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        await serve_stdio(store, memory=memory, session=args.session)
+    finally:
+        signal.signal(signal.SIGINT, before)
     return 0
