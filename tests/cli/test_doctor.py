@@ -175,6 +175,14 @@ async def test_an_address_is_tried_and_a_model_asked(capsys: Captured) -> None:
     assert len(endpoint.requests) == 1
 
 
+@pytest.mark.parametrize("model", ["http://[::1/v1#m", "http://127.0.0.1:99999/v1#m", "http:///v1#m"])
+def test_an_address_that_cannot_be_one_is_a_failure(model: str, capsys: Captured) -> None:
+    code, findings = checked(capsys, "--model", model)
+
+    said = f"{model!r} is not an address such as http://127.0.0.1:8000/v1#name"
+    assert (code, [one for one in findings if one[0] == "fail"]) == (1, [("fail", "model", said, "")])
+
+
 def test_a_model_that_nobody_knows_is_told_with_what_is_assumed(capsys: Captured) -> None:
     _, findings = checked(capsys, "--model", "http://127.0.0.1:1/v1#mine")
 

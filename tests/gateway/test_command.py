@@ -121,6 +121,8 @@ async def test_a_recorded_conversation_is_there_after_a_kill(tmp_path: Path) -> 
         (["--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached from elsewhere, which needs --keys FILE"),  # noqa: S104
         (["--upstream", "local"], "--upstream: 'local' must be NAME=URL"),
         (["--upstream", "local=ftp://h"], "upstream: local: 'ftp://h' is not a base URL"),
+        (["--upstream", "local=http://[::1"], "upstream: local: 'http://[::1' is not a base URL"),
+        (["--upstream", "local=http://h:99999/v1"], "upstream: local: 'http://h:99999/v1' is not a base URL"),
         (["--keys", "/nonexistent/keys.toml"], "keys: No such file or directory"),
         (["--policy", "other"], "'other' is not known; choose one of: default"),
         (["--budget", "much"], "--budget: "),

@@ -128,6 +128,7 @@ def test_a_dask_cluster_of_two_workers_gives_the_same_table(
     [
         ("ray://there", "does not name a cluster; write dask://HOST or dask://HOST:PORT"),
         ("dask://", "does not name a cluster"),
+        ("dask://[::1", "does not name a cluster"),
         ("dask://127.0.0.1:1", "no scheduler answers at 127.0.0.1:1; start one with `dask scheduler`"),
     ],
 )

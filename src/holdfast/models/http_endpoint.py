@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.history.events import Usage
@@ -162,8 +162,8 @@ class HttpEndpoint:
         headers: Mapping[str, str] | None,
         idle_seconds: float = MAX_SILENCE_SECONDS,
     ) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        parts = split_http_url(base_url)
+        if parts is None:
             raise SettingsError("base_url", f"{base_url!r} is not an http:// or https:// address")
         if not model:
             raise SettingsError("model", "needs a name")
@@ -174,7 +174,7 @@ class HttpEndpoint:
         self.key = _check_key(api_key)
         self._headers = dict(headers or {})
         self._idle_seconds = idle_seconds
-        self._is_loopback = is_loopback(parts.hostname)
+        self._is_loopback = is_loopback(parts.hostname or "")
         self._tls: ssl.SSLContext | None = None
 
     async def ask(
@@ -271,6 +271,16 @@ def _check_key(key: str | None) -> str | None:
     if key and not (key.isascii() and key.isprintable() and " " not in key):
         raise SettingsError("api_key", "has a character that no key can have")
     return key or None
+
+
+def split_http_url(url: str) -> SplitResult | None:
+    """Return the parts of an address with a host; None for what is no `http://` or `https://` address."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket is missing, or the port is no number up to 65535
+        return None
+    return parts if is_address else None
 
 
 @lru_cache(maxsize=256)

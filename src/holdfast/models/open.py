@@ -44,6 +44,10 @@ def parse_endpoint(model: str) -> ModelEndpoint | None:
     url, _, name = model.partition("#")
     if not name:
         raise SettingsError("model", f"{model!r} does not name a model: append its name as #name")
+    from holdfast.models.http_endpoint import split_http_url  # noqa: PLC0415 - only endpoints need it
+
+    if split_http_url(url) is None:
+        raise SettingsError("model", f"{model!r} is not an address such as http://127.0.0.1:8000/v1#name")
     return ModelEndpoint(url, name)
 
 

@@ -19,7 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import escape_line, print_json
@@ -41,7 +40,8 @@ from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import SummaryPrompt, is_embedded
 from holdfast.models.embedded.server import EmbeddedSummarizer
 from holdfast.models.embedded.weights import SMOLLM2, cache_folder, cached_weights, weights_file
-from holdfast.models.open import open_summarizer
+from holdfast.models.http_endpoint import split_http_url
+from holdfast.models.open import open_summarizer, parse_endpoint
 from holdfast.stores.base import Store
 from holdfast.stores.files import is_missing
 from holdfast.stores.open import open_store
@@ -144,7 +144,7 @@ def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
     if is_embedded(model):
         yield from _check_embedded() if model == EMBEDDED else _check_weights_file(model)
     elif model.startswith(("http://", "https://")):
-        yield from _check_package(model, "httpx", "http")
+        yield from _check_endpoint(model)
     else:
         yield from _check_named_model(settings)
         return
@@ -201,6 +201,16 @@ def _check_embedded() -> Iterator[DoctorFinding]:
         yield DoctorFinding("warn", "model", said, "connect to a package index before that")
 
 
+def _check_endpoint(model: str) -> Iterator[DoctorFinding]:
+    """Yield whether the address of a model is one."""
+    try:
+        parse_endpoint(model)
+    except SettingsError as error:
+        yield DoctorFinding("fail", "model", error.problem)
+    else:
+        yield from _check_package(model, "httpx", "http")
+
+
 def _check_package(model: str, module: str, extra: str) -> Iterator[DoctorFinding]:
     if find_spec(module) is None:
         yield DoctorFinding("fail", "model", f"{model} needs the package {module}", install_command(extra))
@@ -210,10 +220,9 @@ def _check_package(model: str, module: str, extra: str) -> Iterator[DoctorFindin
 
 async def _check_reachable(settings: Settings, *, is_asked: bool) -> AsyncIterator[DoctorFinding]:
     """Yield whether the model answers: call it with `--ask`, else only connect to its address."""
-    parts = urlsplit(settings.model)
     if is_asked:
         yield await _check_answer(settings)
-    elif parts.hostname and parts.scheme in {"http", "https"}:
+    elif parts := split_http_url(settings.model):
         host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         try:
             async with asyncio.timeout(DOCTOR_CONNECT_SECONDS):

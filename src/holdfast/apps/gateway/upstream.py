@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Literal, TypeAlias, cast
-from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -25,6 +24,7 @@ from yarl import URL
 
 from holdfast.apps.gateway.provider_apis import Destination, Provider, upstream_path
 from holdfast.errors import SettingsError
+from holdfast.models.http_endpoint import split_http_url
 
 PUBLIC_UPSTREAMS: Mapping[str, str] = {
     "openai": "https://api.openai.com/v1",
@@ -131,8 +131,8 @@ class Upstreams:
 
 
 def _checked_base(name: str, url: str) -> URL:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+    parts = split_http_url(url)
+    if parts is None or parts.query or parts.fragment:
         problem = f"{url!r:.80} is not a base URL such as http://127.0.0.1:8000/v1"
         raise SettingsError("upstream", f"{name}: {problem}")
     if parts.username or parts.password:

@@ -27,12 +27,12 @@ class _Client(Protocol):
 @contextmanager
 def dask_executor(url: str) -> Generator[Executor]:
     """Connect to the scheduler of a cluster, named `dask://HOST` or `dask://HOST:PORT`, and yield its executor."""
-    parts = urlsplit(url)
     try:
-        host, port = parts.hostname, parts.port or DASK_PORT
+        parts = urlsplit(url)
+        host, port = parts.hostname if parts.scheme == "dask" else None, parts.port or DASK_PORT
     except ValueError:
         host, port = None, 0
-    if parts.scheme != "dask" or not host:
+    if not host:
         raise SettingsError("--executor", f"{url!r:.60} does not name a cluster; write dask://HOST or dask://HOST:PORT")
     try:
         client = cast("_Client", Client(f"tcp://{host}:{port}", timeout=DASK_CONNECT_SECONDS))
