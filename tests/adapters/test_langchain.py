@@ -208,6 +208,30 @@ def test_a_message_that_stays_as_it_was_is_sent_as_the_same_object(middleware: H
     assert model.requests[0][2] is messages[1]
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"type": "image", "base64": "AAAA" * 50_000, "mime_type": "image/png"},
+        {"type": "media", "data": b"\x00" * 150_000, "mime_type": "image/png"},
+    ],
+)
+def test_an_image_as_langchain_has_it_is_sent_as_it_is_and_not_counted_as_text(
+    middleware: HoldfastMiddleware, file: dict[str, Any]
+) -> None:
+    model = RepeatingChatModel(requests=[])
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+    content: Any = [{"type": "text", "text": "What is this?"}, file]
+
+    agent.invoke({"messages": [HumanMessage(content)]}, configured("t"))
+    agent.invoke({"messages": [HumanMessage("and now?")]}, configured("t"))
+
+    assert [message.content for message in model.requests[1]] == [content, model.answer, "and now?"]
+    assert middleware.session("t").messages()[0]["content"] == [
+        {"type": "text", "text": "What is this?"},
+        {name: "AAAA" * 50_000 if name in {"base64", "data"} else value for name, value in file.items()},
+    ]
+
+
 def test_what_the_provider_billed_is_recorded_without_cached_tokens(middleware: HoldfastMiddleware) -> None:
     agent = create_agent(RepeatingChatModel(requests=[]), middleware=[middleware])
 

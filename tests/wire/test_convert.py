@@ -132,6 +132,22 @@ def test_an_image_is_carried_by_its_address_or_leaves_a_word(source: str, messag
     assert convert([message], source=source, target="openai-chat").messages == [{"role": "user", "content": [expected]}]
 
 
+@pytest.mark.parametrize(
+    ("block", "source"),
+    [
+        (
+            {"type": "image", "base64": PNG, "mime_type": "image/png"},
+            {"type": "base64", "media_type": "image/png", "data": PNG},
+        ),
+        ({"type": "image", "url": "https://example.org/a.png"}, {"type": "url", "url": "https://example.org/a.png"}),
+    ],
+)
+def test_an_image_as_langchain_has_it_is_carried_over(block: Any, source: Any) -> None:
+    converted = convert([{"role": "user", "content": [block]}], source="openai-chat", target="anthropic")
+
+    assert converted.messages == [{"role": "user", "content": [{"type": "image", "source": source}]}]
+
+
 DRAWN: list[Any] = [
     {"role": "user", "parts": [{"text": "Draw it."}]},
     {"role": "model", "parts": [{"text": "Here."}, {"inlineData": {"mimeType": "image/png", "data": PNG}}]},

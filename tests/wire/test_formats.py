@@ -56,6 +56,33 @@ def test_chat_blocks_are_read_by_kind_and_unknown_ones_are_kept() -> None:
     assert CHAT.encode(message) is native
 
 
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [
+        ({"type": "image", "base64": "A" * 600_000, "mime_type": "image/png"}, Media("image", "user", 1_600)),
+        (
+            {"type": "image", "source_type": "base64", "data": "A" * 600_000, "mime_type": "image/png"},
+            Media("image", "user", 1_600),
+        ),
+        ({"type": "image", "url": "https://example.org/a.png", "id": "lc_1"}, Media("image", "user", 1_600)),
+        ({"type": "media", "data": "A" * 600_000, "mime_type": "image/png"}, Media("image", "user", 1_600)),
+        ({"type": "audio", "base64": "A" * 600_000, "mime_type": "audio/wav"}, Media("audio", "user", 10_000)),
+        ({"type": "video", "base64": "A" * 600_000, "mime_type": "video/mp4"}, Media("document", "user", 10_000)),
+        ({"type": "file", "base64": "A" * 600_000, "filename": "a.pdf"}, Media("document", "user", 10_000)),
+        ({"type": "file", "file_id": "file-1"}, Media("document", "user", 1_600)),
+    ],
+)
+def test_langchains_own_images_and_files_are_no_text_and_go_out_as_they_came(block: Any, part: Media) -> None:
+    native: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "see"}, block]}
+
+    message = CHAT.decode(native, 0)
+
+    assert (message.parts, message.extra_fields_json) == ((Text("see", "user"), part), "")
+    assert CHAT.encode(message) is native
+    edited = Message("user", (Text("look", "user"), message.parts[1]), native)
+    assert CHAT.encode(edited) == {"role": "user", "content": [{"type": "text", "text": "look"}, block]}
+
+
 def test_anthropic_blocks_are_read_by_kind_and_go_out_as_they_came() -> None:
     native = {
         "role": "assistant",

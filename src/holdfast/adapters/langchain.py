@@ -7,6 +7,7 @@ background loop, so an agent may be invoked with and without async, from any thr
 
 import inspect
 import json
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -445,8 +446,16 @@ def _tool_name(tool: BaseTool | dict[str, Any]) -> str | None:
 def _content_json(content: str | list[str | dict[Any, Any]]) -> str | list[Mapping[str, Any]]:
     if isinstance(content, str):
         return content
-    blocks = [{"type": "text", "text": block} if isinstance(block, str) else copied_json(block) for block in content]
+    blocks = [{"type": "text", "text": block} if isinstance(block, str) else _block_json(block) for block in content]
     return [block for block in blocks if block.get("type") not in TOOL_CALL_BLOCKS] or ""
+
+
+def _block_json(block: dict[Any, Any]) -> dict[str, Any]:
+    """Return a block as JSON: some models of LangChain take a file as bytes, or as the same bytes in base64."""
+    return {
+        name: b64encode(value).decode() if isinstance(value, bytes) else copied_json(value)
+        for name, value in block.items()
+    }
 
 
 def _arguments_text(arguments: object) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from re import Match
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from holdfast.core.conversation.messages import Media, Opaque, Trust
 from holdfast.text import lazy_pattern
@@ -35,6 +35,8 @@ _ENCODED_VALUE = lazy_pattern(
     r'(?P<data>[A-Za-z0-9+/_-]{200,}={0,2})(?=")'
 )
 """A member of a block whose value is encrypted, or encoded as its media type says."""
+_DATA_BLOCK_TYPES = frozenset({"image", "audio", "video", "file", "media"})
+_DATA_BLOCK_FIELDS = ("base64", "data", "url", "file_id", "file_uri")
 
 
 def image_tokens(detail: object = None) -> int:
@@ -73,6 +75,34 @@ def data_tokens(data: object) -> int:
     return max(IMAGE_TOKENS, size // BASE64_PER_TOKEN)
 
 
+def is_data_block(block: Mapping[str, Any]) -> bool:
+    """Return whether a block is LangChain's own form of an image or a file, which it converts for each provider.
+
+    The data is a member of the block itself, such as `{"type": "image", "base64": "…", "mime_type": "image/png"}`.
+    """
+    is_known = block.get("type") in _DATA_BLOCK_TYPES
+    return is_known and any(isinstance(block.get(name), str) for name in _DATA_BLOCK_FIELDS)
+
+
+def data_block_media(block: Mapping[str, Any], trust: Trust) -> Media:
+    """Return the part of a block that `is_data_block`."""
+    kind = _data_block_kind(block)
+    tokens = image_tokens() if kind == "image" else data_tokens(_data_of(block))
+    return Media(kind, trust, tokens, block)
+
+
+def _data_block_kind(block: Mapping[str, Any]) -> Literal["image", "audio", "document"]:
+    mime = str(block.get("mime_type"))
+    for kind in ("image", "audio"):
+        if block["type"] == kind or mime.startswith(f"{kind}/"):
+            return kind
+    return "document"
+
+
+def _data_of(block: Mapping[str, Any]) -> object:
+    return block.get("base64") or block.get("data")
+
+
 def image_source(media: Media) -> tuple[str, str] | None:
     """Return an image as `("url", address)` or `(media type, base64 data)`; None if it is neither."""
     block = media.native
@@ -89,11 +119,10 @@ def image_source(media: Media) -> tuple[str, str] | None:
         return found and (found[0], standard_base64(found[1]))
     if is_mapping(file := block.get("fileData")):
         return _if_text("url", file.get("fileUri") or file.get("file_uri"))
-    if block.get("kind") == "image-url":
-        return _if_text("url", block.get("url"))
-    if block.get("kind") == "binary":
-        found = _if_text(block.get("media_type") or "image/png", block.get("data"))
-        return found and (found[0], standard_base64(found[1]))
+    if block.get("kind") in {"image-url", "binary"} or is_data_block(block):
+        found = _if_text(block.get("media_type") or block.get("mime_type") or "image/png", _data_of(block))
+        address = block.get("url") or block.get("file_uri")
+        return (found[0], standard_base64(found[1])) if found else _if_text("url", address)
     image = block.get("image_url")
     url = image.get("url") if is_mapping(image) else image
     if isinstance(url, str) and url.startswith("data:") and ";base64," in url:

@@ -22,7 +22,7 @@ from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_by
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import InputPath, extra_fields, is_list, is_mapping, replace_items
-from holdfast.wire.media import data_tokens, image_tokens, image_url, opaque_block
+from holdfast.wire.media import data_block_media, data_tokens, image_tokens, image_url, is_data_block, opaque_block
 
 OPENAI_CHAT_ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -207,13 +207,18 @@ def _extras(native: Mapping[str, Any], role: Role) -> str:
     """Return everything that is sent but that no part represents, as JSON text."""
     extras = extra_fields(native, _FIELDS[role])
     if is_list(blocks := native.get("content")):
-        extras += "".join(extra_fields(block, _BLOCK_FIELDS.get(str(block["type"]))) for block in blocks)
+        extras += "".join(_block_extras(block) for block in blocks)
     if role == "assistant" and is_list(calls := native.get("tool_calls")):
         for call in calls:
             extras += extra_fields(call, _CALL_FIELDS)
             if is_mapping(function := call.get("function")):
                 extras += extra_fields(function, _FUNCTION_FIELDS)
     return extras
+
+
+def _block_extras(block: Mapping[str, Any]) -> str:
+    known = None if is_data_block(block) else _BLOCK_FIELDS.get(str(block["type"]))
+    return extra_fields(block, known)
 
 
 def _measure_fields(native: Mapping[str, Any]) -> int:
@@ -286,6 +291,8 @@ def _block(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, 
         return Media("audio", trust, data_tokens(audio.get("data")), block)
     if kind == "file" and is_mapping(file := block.get("file")):
         return Media("document", trust, data_tokens(file.get("file_data")), block)
+    if is_data_block(block):
+        return data_block_media(block, trust)
     return opaque_block(kind, block, trust, place, path)
 
 
@@ -345,12 +352,16 @@ def _content_block(part: Content) -> Mapping[str, Any]:
     if isinstance(part, Text):
         block = part.native if is_mapping(part.native) else {"type": "text"}
         return {**block, "text": part.text} if part.is_edited or not block.get("text") else block
-    if isinstance(part, Media) and not (is_mapping(part.native) and part.native.get("type") in _MEDIA_KINDS):
+    if isinstance(part, Media) and not _is_own_media(part.native):
         url = image_url(part)
         if url is None:
             return {"type": "text", "text": f"[{part.kind} not carried over]"}
         return {"type": "image_url", "image_url": {"url": url}}
     return part.native if is_mapping(part.native) else {"type": "text", "text": f"[{part.kind}]"}
+
+
+def _is_own_media(block: object) -> bool:
+    return is_mapping(block) and (block.get("type") in _MEDIA_KINDS or is_data_block(block))
 
 
 def _call_block(call: ToolCall) -> Mapping[str, Any]:
