@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast import Session, blocking
+from holdfast.delegation import SEES_NOTHING
 from holdfast.testing.agent_contract import (
     CONTRACT_BUDGET,
     CONTRACT_SESSION,
@@ -85,7 +86,7 @@ class AsyncHarness(BareHarness):
             return look_result(arguments["query"])
         if function["name"] == "recall":
             return await agent.recall_tool().call(arguments)
-        async with agent.delegate("counter", task=arguments["task"], main_sees="recall") as child:
+        async with agent.delegate("counter", task=arguments["task"], sees=SEES_NOTHING, main_sees="recall") as child:
             answer = await self.work(child)
             return str(await child.answer(answer))
 
@@ -149,7 +150,7 @@ class BlockingHarness(BareHarness):
             return look_result(arguments["query"])
         if function["name"] == "recall":
             return agent.recall_tool().call(arguments)
-        with agent.delegate("counter", task=arguments["task"], main_sees="recall") as child:
+        with agent.delegate("counter", task=arguments["task"], sees=SEES_NOTHING, main_sees="recall") as child:
             return str(child.answer(self.work(child, loop)))
 
     async def restart(self) -> None:

@@ -50,7 +50,8 @@ class PydanticAIHarness(AgentHarness):
             return look_result(query)
 
         helper = Agent(scripted, tools=[look])
-        delegates = delegation_toolset({HELPER: SubAgent(agent=helper, description="counts", sees=Visibility())})
+        asked = SubAgent(agent=helper, description="counts", sees=Visibility(), budget=CONTRACT_BUDGET)
+        delegates = delegation_toolset({HELPER: asked})
         self.agent = Agent(model, tools=[look], toolsets=[delegates], capabilities=[self.governed])
 
     async def respond(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

@@ -69,7 +69,7 @@ class OpenAIAgentsHarness(AgentHarness):
             """Look something up."""
             return look_result(query)
 
-        helper = Agent(name="counter", model=model, tools=[look])
+        helper = Agent(name="counter", model=model, tools=[look, self.kept.recall_tool])
         delegate_task = helper.as_tool(
             tool_name=DELEGATE_TASK_TOOL,
             tool_description="Counts.",

@@ -252,7 +252,11 @@ class HoldfastSession:
         except ValueError:
             values = {}
         given = cast("dict[str, object]", values) if isinstance(values, dict) else {}
-        return await (await self._conversation()).agent.recall_tool().call(given)
+        conversation, asking = await self._conversation(), _ASKING.get()
+        own = asking.conversation if asking is not None else None
+        if own is not None and own.session is conversation.session:
+            conversation = own  # an agent as a tool reads what it may see, which is its own delegation
+        return await conversation.agent.recall_tool().call(given)
 
     # Model calls.
 
@@ -269,7 +273,8 @@ class HoldfastSession:
             items = cast("list[Item]", given.input)
             others = [*await self._mcp_definitions(data), *map(_handoff_definition, data.agent.handoffs)]
             fitting = self._fit(items, given.instructions, data.agent, others, is_nested=is_nested)
-            fitted = await BACKGROUND_LOOP.await_result(fitting)
+            fitted, conversation = await BACKGROUND_LOOP.await_result(fitting)
+            _ASKING.set(_Asking(task, data.agent, is_nested=is_nested, conversation=conversation))
             return ModelInputData(cast("list[TResponseInputItem]", fitted), given.instructions)
 
         return fit
@@ -292,7 +297,8 @@ class HoldfastSession:
         definitions: Sequence[Mapping[str, object]],
         *,
         is_nested: bool,
-    ) -> list[Item]:
+    ) -> "tuple[list[Item], FrameworkConversation[Item] | None]":
+        """Return the items to send, and the conversation that has prepared them; None if none has."""
         self._is_filter_checked = True
         conversation = await self._conversation()
         name = self._model or (agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None))
@@ -320,10 +326,10 @@ class HoldfastSession:
         if not self._is_last_kept:
             await self._end_sub_agents(items)
             if _leaves_calls_out(items):
-                return items
-            return await asyncio.to_thread(_fit_list, items, options, conversation.session.policy)
+                return items, None
+            return await asyncio.to_thread(_fit_list, items, options, conversation.session.policy), None
         asking = await self._agent_of(items, conversation, agent, is_main=is_main)
-        return await asking.prepare(items, options)
+        return await asking.prepare(items, options), asking
 
     def _is_partial(self, items: list[Item], known: list[Item], *, begins_alike: bool) -> bool:
         """Return whether a list leaves items of the conversation out that belong to it nevertheless.
@@ -385,6 +391,8 @@ class _Asking(NamedTuple):
     agent: Agent[Any]
     is_nested: bool
     """Whether it is the run of an agent that another one calls as a tool."""
+    conversation: "FrameworkConversation[Item] | None" = None
+    """The conversation that has prepared its request, if one has."""
 
 
 _ASKING: ContextVar[_Asking | None] = ContextVar("holdfast_asking", default=None)

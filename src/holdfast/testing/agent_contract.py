@@ -260,6 +260,28 @@ class AgentContract:
         assert "line about boats and the tide" in str(await session.recall("tide"))
         await session.close()
 
+    async def test_a_sub_agent_recalls_its_own_work_and_nothing_of_its_callers(self, agent: AgentHarness) -> None:
+        words = ["first", *(f"boats{number}" for number in range(15))]
+        looks = [[(LOOK_TOOL, {"query": word}) for word in words[start : start + 4]] for start in range(0, 16, 4)]
+        agent.script = [
+            "noted",
+            call_tools((DELEGATE_TASK_TOOL, {"task": "count the boats"})),
+            *(call_tools(*some) for some in looks),
+            call_tools(("recall", {"query": "harbour code"})),
+            call_tools(("recall", {"query": "password of the captain"})),
+            "there are seven boats",
+            "seven",
+        ]
+
+        await agent.turn("the password of the captain is MARLIN")
+        assert await agent.turn("how many boats are there?") == "seven"
+
+        self.check_requests(agent)
+        *_, recalling, found_own, found_nothing, _ = agent.calls
+        assert "recall" in recalling.tools
+        assert NEEDLE in agent.texts(found_own.messages)[-1]
+        assert "MARLIN" not in str(found_nothing.messages)
+
     async def test_a_retry_of_the_framework_records_nothing_twice(self, agent: AgentHarness) -> None:
         agent.script = [ScriptedOutage(), "back again"]
 
