@@ -196,6 +196,19 @@ async def test_two_sessions_with_one_id_see_what_the_other_adds(tmp_path: Path) 
         await kept.close()
 
 
+async def test_items_that_say_the_same_as_stored_ones_are_added_in_a_new_process(tmp_path: Path) -> None:
+    item: Any = {"role": "user", "content": "hello"}
+    items: list[Any] = []
+
+    for _ in range(2):
+        kept = HoldfastSession("s", store=f"sqlite:///{tmp_path / 'chats.db'}")
+        await kept.add_items([item])
+        items = await kept.get_items()
+        await kept.close()
+
+    assert items == [item, item]
+
+
 async def test_the_settings_of_the_sdks_sessions_may_be_given_as_an_object_or_a_dict() -> None:
     one: Any = {"role": "user", "content": "one"}
     two: Any = {"role": "assistant", "content": "two"}
@@ -394,6 +407,31 @@ async def test_runs_of_one_session_at_once_leave_all_items_in_it() -> None:
     await kept.close()
 
 
+async def test_a_run_that_asks_after_others_have_begun_takes_none_of_their_items_away() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    may_ask, waits = asyncio.Event(), asyncio.Event()
+
+    async def wait(context: object, agent: object) -> str:
+        del context, agent
+        waits.set()
+        await may_ask.wait()
+        return "Be brief."
+
+    async def run(prompt: str, instructions: Any = None) -> None:
+        agent = Agent(name="a", instructions=instructions, model=ScriptedModel([[assistant_message("ok")]]))
+        await Runner.run(agent, prompt, session=kept, run_config=kept.run_config())
+
+    first = asyncio.create_task(run("one", wait))
+    await waits.wait()
+    await asyncio.create_task(run("two"))
+    await asyncio.create_task(kept.get_items())
+    may_ask.set()
+    await first
+
+    assert (await kept_texts(kept))[0] == ["one", "two", "ok", "ok"]
+    await kept.close()
+
+
 class Question(BaseModel):
     text: str
     times: int
@@ -412,6 +450,112 @@ async def test_an_agent_as_a_tool_has_its_own_delegation_whatever_it_is_asked(ar
     [delegation] = await asyncio.to_thread(kept.session().delegations)
     assert (delegation.state, delegation.answer) == ("answered", "seven")
     assert await kept_texts(kept) == (["count", "", "seven", "done"], texts(counting.calls[0].input))
+    await kept.close()
+
+
+@function_tool
+def look(query: str) -> str:
+    """Look something up."""
+    return look_result(query)
+
+
+def looking(*words: str) -> Any:
+    """Return the output of a model that looks words up."""
+    return [function_call(look.name, {"query": word}, call_id=f"look_{word}") for word in words]
+
+
+def delegating(tool: str, *call_ids: str) -> Any:
+    """Return the output of a model that gives an agent the same task in each call."""
+    return [function_call(tool, {"input": "count"}, call_id=call_id) for call_id in call_ids]
+
+
+async def test_an_agent_as_a_tool_that_calls_another_one_has_that_in_its_delegation() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    inner = ScriptedModel([looking("boats"), [assistant_message("seven")], [assistant_message("eight")]])
+    counter = Agent(name="inner", model=inner, tools=[look]).as_tool("count", "Counts.")
+    ends = [[assistant_message("done")], [assistant_message("again")]]
+    outer = ScriptedModel([delegating("count", "i1"), ends[0], delegating("count", "i2"), ends[1]])
+    helper = Agent(name="outer", model=outer, tools=[counter]).as_tool("help", "Helps.")
+    model = ScriptedModel([delegating("help", "o1"), ends[0], delegating("help", "o2"), ends[1]])
+    agent = Agent(name="a", model=model, tools=[helper])
+
+    for prompt in ("one", "two"):
+        await Runner.run(agent, prompt, session=kept, run_config=kept.run_config())
+
+    ended = await asyncio.to_thread(kept.session().delegations)
+    outers = [one for one in ended if one.started.agent == "outer"]
+    assert [(one.state, one.answer, one.started.parent) for one in outers] == [
+        ("answered", "done", "main"),
+        ("answered", "again", "main"),
+    ]
+    assert [(one.state, one.answer, one.started.parent) for one in ended if one.started.agent == "inner"] == [
+        ("answered", "seven", outers[0].started.scope),
+        ("answered", "eight", outers[1].started.scope),
+    ]
+    assert [texts(call.input) for call in inner.calls] == [["count"], ["count", "", look_result("boats")], ["count"]]
+    await kept.close()
+
+
+async def test_agents_with_the_same_task_at_once_have_a_delegation_each() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    inner = ScriptedModel([looking("a"), looking("b"), [assistant_message("seven")], [assistant_message("eight")]])
+    counter = Agent(name="counter", model=inner, tools=[look]).as_tool("count", "Counts.")
+    model = ScriptedModel([delegating("count", "c1", "c2"), [assistant_message("good")]])
+    agent = Agent(name="a", model=model, tools=[counter])
+
+    await Runner.run(agent, "count twice", session=kept, run_config=kept.run_config())
+
+    ended = await asyncio.to_thread(kept.session().delegations)
+    assert sorted((one.state, one.answer) for one in ended) == [("answered", "eight"), ("answered", "seven")]
+    assert [texts(call.input) for call in inner.calls] == [
+        ["count"],
+        ["count"],
+        ["count", "", look_result("a")],
+        ["count", "", look_result("b")],
+    ]
+    await kept.close()
+
+
+async def test_an_agent_as_a_tool_knows_nothing_of_a_run_that_was_cancelled() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    waits = asyncio.Event()
+
+    @function_tool
+    async def wait() -> str:
+        """Wait for ever."""
+        waits.set()
+        return await asyncio.get_running_loop().create_future()
+
+    inner = ScriptedModel([looking("a"), [function_call(wait.name, {}, call_id="w")], [assistant_message("seven")]])
+    counter = Agent(name="counter", model=inner, tools=[look, wait]).as_tool("count", "Counts.")
+    model = ScriptedModel([delegating("count", "c1"), delegating("count", "c2"), [assistant_message("good")]])
+    agent = Agent(name="a", model=model, tools=[counter])
+    stopped = asyncio.create_task(Runner.run(agent, "count", session=kept, run_config=kept.run_config()))
+    await waits.wait()
+    stopped.cancel()
+    await asyncio.wait({stopped})
+
+    await Runner.run(agent, "again", session=kept, run_config=kept.run_config())
+
+    assert [texts(call.input) for call in inner.calls] == [["count"], ["count", "", look_result("a")], ["count"]]
+    ended = await asyncio.to_thread(kept.session().delegations)
+    assert [(one.state, one.answer) for one in ended] == [("running", ""), ("answered", "seven")]
+    await kept.close()
+
+
+async def test_an_overflow_of_an_agent_as_a_tool_is_answered_with_less_of_its_own_request() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    overflow = ModelStep.raise_error(ScriptedProviderError(OVERFLOW_TEXT, 400))
+    inner = ScriptedModel([looking("a", "b", "c", "d", "e"), overflow, [assistant_message("seven")]])
+    counter = Agent(name="counter", model=kept.recovering(inner), tools=[look]).as_tool("count", "Counts.")
+    model = ScriptedModel([delegating("count", "c1"), [assistant_message("good")]])
+    agent = Agent(name="a", model=model, tools=[counter])
+
+    await Runner.run(agent, "how many boats?", session=kept, run_config=kept.run_config())
+
+    _, rejected, sent = inner.calls
+    assert texts(sent.input)[0] == "count"
+    assert len(str(sent.input)) < len(str(rejected.input))
     await kept.close()
 
 

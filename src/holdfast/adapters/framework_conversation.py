@@ -112,6 +112,8 @@ class FrameworkConversation(Generic[MessageT]):
         """The text of the last response."""
         self.failure: Exception | None = None
         """The error with which the last model call ended, until another one gets a response."""
+        self.decision_lock = asyncio.Lock()
+        """Held by an adapter from a decision about what is known until it is carried out."""
         self._codec = codec
         self._lock = asyncio.Lock()
         self._asked: Sequence[MessageT] | None = None

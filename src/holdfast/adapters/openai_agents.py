@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
+from weakref import WeakSet
 
 from holdfast.adapters.framework_conversation import (
     RECALL_JSON,
@@ -88,6 +89,8 @@ class ResponsesItems:
 
 
 ITEMS = ResponsesItems()
+INPUT_ROLES = frozenset({"user", "system", "developer"})
+"""The roles of the items with which a run begins."""
 _LOGGER = logging.getLogger("holdfast")
 
 
@@ -120,16 +123,14 @@ class HoldfastSession:
         self._budget = check_budget(budget)
         self._model = model
         self._sub_agents: list[_SubAgentRun] = []
-        self._run_start = 0
-        """How many items the conversation had when the current run began."""
-        self._added: list[Mapping[str, Any]] = []
-        """What the items said that were added since; the filter has recorded the others."""
-        self._has_run = False
-        """Whether a run has read the items."""
+        self._ended_calls: set[str] = set()
+        """The ids of the calls whose agents have ended."""
+        self._runs: WeakSet[_Run] = WeakSet()
+        """The runs that have read the items and are not forgotten."""
+        self._last_run: _Run | None = None
+        """The one that has read them last."""
         self._is_filter_checked = False
         """Whether the filter was called, or its absence was reported."""
-        self._is_last_kept = True
-        """Whether the session has prepared the last request of the conversation."""
         self._mcp_tools: tuple[Agent[Any], Sequence[Mapping[str, object]]] | None = None
         """The agent that has asked its model last, and the definitions of the tools of its MCP servers."""
         self.recall_tool = FunctionTool(
@@ -176,7 +177,8 @@ class HoldfastSession:
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the items of the conversation, compacted ones included; with a limit, the latest."""
         _ASKING.set(None)
-        items = await BACKGROUND_LOOP.await_result(self._items())
+        items, run = await BACKGROUND_LOOP.await_result(self._items())
+        _RUN.set(run)
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         return cast("list[TResponseInputItem]", items if limit is None else items[max(0, len(items) - limit) :])
@@ -199,14 +201,14 @@ class HoldfastSession:
     async def _conversation(self) -> "FrameworkConversation[Item]":
         return await self._pool.conversation(self.session_id)
 
-    async def _items(self) -> list[Item]:
+    async def _items(self) -> "tuple[list[Item], _Run]":
         items = await (await self._conversation()).load()
-        self._run_start, self._added = len(items), []
-        self._has_run = True
-        return items
+        run = self._last_run = _Run(self, len(items))
+        self._runs.add(run)
+        return items, run
 
     async def _add(self, items: list[Item]) -> None:
-        if self._has_run and not self._is_filter_checked and any(map(_is_of_model, items)):
+        if self._last_run is not None and not self._is_filter_checked and any(map(_is_of_model, items)):
             self._is_filter_checked = True
             _LOGGER.warning(
                 "Session %r runs without its filter, so no model call is kept within the budget: "
@@ -214,33 +216,49 @@ class HoldfastSession:
                 self.session_id,
             )
 
+        conversation, run = await self._conversation(), self._current_run()
+
         async def choose_new(before: list[Item]) -> list[Item]:
-            filtered = [_said(item) for item in before[self._run_start :]]
-            for said in self._added:
+            filtered = [_said(item) for item in before[run.start :]] if run is not None else []
+            for said in run.added if run is not None else ():
                 if said in filtered:
                     filtered.remove(said)
             new = list[Item]()
             for item in items:
                 said = _said(item)
-                self._added.append(said)
+                for each in self._runs:
+                    each.added.append(said)
                 if said in filtered:
                     filtered.remove(said)
                 else:
                     new.append(item)
-            await self._end_sub_agents(new)
+            await self._end_sub_agents(new, conversation)
             return new
 
-        await (await self._conversation()).add(choose_new)
+        async with conversation.decision_lock:
+            await conversation.add(choose_new)
 
     async def _pop(self) -> Item | None:
-        item = await (await self._conversation()).take_last()
-        if item is not None and (said := _said(item)) in self._added:
-            self._added.remove(said)
+        conversation = await self._conversation()
+        async with conversation.decision_lock:
+            item = await conversation.take_last()
+            said = _said(item) if item is not None else None
+            for run in self._runs:
+                if said in run.added:
+                    run.added.remove(said)
         return item
 
     async def _clear(self) -> None:
-        await (await self._conversation()).clear()
-        self._run_start, self._added = 0, []
+        conversation = await self._conversation()
+        async with conversation.decision_lock:
+            await conversation.clear()
+            for run in self._runs:
+                run.start, run.added = 0, []
+
+    def _current_run(self) -> "_Run | None":
+        """Return the run inside which this code runs, or the last one if a program calls."""
+        run = _RUN.get()
+        return run if run is not None and run.kept is self else self._last_run
 
     async def _recall(self, context: ToolContext[Any], arguments: str) -> str:
         del context
@@ -267,14 +285,15 @@ class HoldfastSession:
                 data = replace(data, model_data=await found if inspect.isawaitable(found) else found)
             given, task, caller = data.model_data, asyncio.current_task(), _ASKING.get()
             is_nested = caller is not None and (caller.is_nested or caller.task is not task)
-            if caller is not None and not caller.is_nested and caller.agent is data.agent and not self._has_run:
+            if caller is not None and not caller.is_nested and caller.agent is data.agent and self._last_run is None:
                 is_nested = False  # without a session nothing tells that another run of the same agent has begun
             _ASKING.set(_Asking(task, data.agent, is_nested=is_nested))
             items = cast("list[Item]", given.input)
             others = [*await self._mcp_definitions(data), *map(_handoff_definition, data.agent.handoffs)]
-            fitting = self._fit(items, given.instructions, data.agent, others, is_nested=is_nested)
+            asking = _Asking(task, data.agent, is_nested=is_nested)
+            fitting = self._fit(items, given.instructions, asking, others, caller if is_nested else None)
             fitted, conversation = await BACKGROUND_LOOP.await_result(fitting)
-            _ASKING.set(_Asking(task, data.agent, is_nested=is_nested, conversation=conversation))
+            _ASKING.set(asking._replace(conversation=conversation))
             return ModelInputData(cast("list[TResponseInputItem]", fitted), given.instructions)
 
         return fit
@@ -293,14 +312,16 @@ class HoldfastSession:
         self,
         items: list[Item],
         instructions: str | None,
-        agent: Agent[Any],
+        asking: "_Asking",
         definitions: Sequence[Mapping[str, object]],
-        *,
-        is_nested: bool,
+        caller: "_Asking | None",
     ) -> "tuple[list[Item], FrameworkConversation[Item] | None]":
-        """Return the items to send, and the conversation that has prepared them; None if none has."""
+        """Return the items to send, and the conversation that has prepared them; None if none has.
+
+        `caller` is the run that has asked before in the context of an agent as a tool: that of its caller, or its own.
+        """
         self._is_filter_checked = True
-        conversation = await self._conversation()
+        conversation, agent = await self._conversation(), asking.agent
         name = self._model or (agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None))
         tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
         others = [_definition(tool) for tool in tools if tool.name != RECALL_TOOL]
@@ -314,22 +335,25 @@ class HoldfastSession:
             can_recall=has_recall,
             always_has_recall=has_recall,
         )
-        known = conversation.known
-        begins_alike = not known or not items or _said(items[0]) == _said(known[0])
-        is_main = not is_nested if self._has_run else begins_alike
-        self._is_last_kept = not (
-            self._has_run and is_main and self._is_partial(items, known, begins_alike=begins_alike)
-        )
-        if not (self._has_run or is_nested or begins_alike):
-            # A run without a session: its list begins anew, or the provider keeps the conversation.
-            self._is_last_kept = False
-        if not self._is_last_kept:
-            await self._end_sub_agents(items)
+        async with conversation.decision_lock:
+            known = conversation.known
+            begins_alike = not known or not items or _said(items[0]) == _said(known[0])
+            is_main = caller is None if self._last_run is not None else begins_alike
+            if self._last_run is not None:
+                is_kept = not (is_main and self._is_partial(items, known, begins_alike=begins_alike))
+            else:
+                # A run without a session: its list begins anew, or the provider keeps the conversation.
+                is_kept = caller is not None or begins_alike
+            if is_main and is_kept:
+                await self._end_sub_agents(items, conversation)
+                return await conversation.prepare(items, options), conversation
+        if not is_kept:
+            await self._end_sub_agents(items, conversation)
             if _leaves_calls_out(items):
                 return items, None
             return await asyncio.to_thread(_fit_list, items, options, conversation.session.policy), None
-        asking = await self._agent_of(items, conversation, agent, is_main=is_main)
-        return await asking.prepare(items, options), asking
+        own = await self._sub_agent(items, conversation, asking, caller)
+        return await own.prepare(items, options), own
 
     def _is_partial(self, items: list[Item], known: list[Item], *, begins_alike: bool) -> bool:
         """Return whether a list leaves items of the conversation out that belong to it nevertheless.
@@ -339,49 +363,96 @@ class HoldfastSession:
         """
         if not begins_alike:
             return True
-        if len(items) >= len(known):
+        run = self._current_run()
+        if run is None or len(items) >= len(known):
             return False
         said = list(map(_said, items))
-        return any(one not in said for one in self._added)
+        return any(one not in said for one in run.added)
 
-    async def _agent_of(
-        self, items: list[Item], main: "FrameworkConversation[Item]", agent: Agent[Any], *, is_main: bool
+    async def _sub_agent(
+        self,
+        items: list[Item],
+        main: "FrameworkConversation[Item]",
+        asking: "_Asking",
+        caller: "_Asking | None",
     ) -> "FrameworkConversation[Item]":
-        """Return whose model call this is: the SDK passes the filter on to agents that run as tools."""
-        if is_main:
-            await self._end_sub_agents(items)
-            return main
-        for run in self._sub_agents:
-            if run.conversation.known and _said(items[0]) == _said(run.conversation.known[0]):
-                return run.conversation
+        """Return the conversation of an agent that another one calls as a tool: the SDK passes the filter on to it."""
+        before = caller.conversation if caller is not None else None
+        run = self._continued_run(items, before)
+        if run is not None:
+            run.items = list(items)  # before anything is awaited, so that no other run continues the same list
+            await self._end_sub_agents(items, run.conversation)
+            return run.conversation
+        if caller is not None and caller.task is asking.task:
+            # An earlier run in the same task, such as in the function of a tool that runs several agents.
+            before = next((run.parent for run in self._sub_agents if run.conversation is before), None)
+        parent = before if before is not None and before.session is main.session else main
         task = ITEMS.text(items[0])
-        context = delegation_of_call(main, agent.name, task)
-        run = _SubAgentRun(task, context, FrameworkConversation(main.session, ITEMS, await context.__aenter__()))
-        self._sub_agents.append(run)
-        return run.conversation
+        context = delegation_of_call(parent, asking.agent.name, task)
+        own = FrameworkConversation(main.session, ITEMS, await context.__aenter__())
+        self._sub_agents.append(_SubAgentRun(task, context, own, parent, list(items)))
+        return own
 
-    async def _end_sub_agents(self, items: Sequence[Item]) -> None:
-        """End the runs of agents whose answers are in a list of the conversation."""
-        if not self._sub_agents:
+    def _continued_run(self, items: list[Item], before: "FrameworkConversation[Item] | None") -> "_SubAgentRun | None":
+        """Return the run of an agent as a tool that a list continues; None if the list is the input of a new run.
+
+        `before` is the conversation of its caller, or its own; None if that is not known.
+        """
+        if all(item.get("role") in INPUT_ROLES for item in items):
+            return None
+        runs = [run for run in self._sub_agents[::-1] if before is None or before in {run.parent, run.conversation}]
+        exact = (run for run in runs if items[: len(run.items)] == run.items)
+        edited = (run for run in runs if items[0] == run.items[0])
+        return next(exact, None) or next(edited, None)
+
+    async def _end_sub_agents(self, items: Sequence[Item], parent: "FrameworkConversation[Item]") -> None:
+        """End the runs of agents that the agent of a conversation has called, if their answers are in a list of it."""
+        runs = [run for run in self._sub_agents[::-1] if run.parent is parent]
+        if not runs:
             return
         outputs = {item.get("call_id"): item for item in items if item.get("type") == "function_call_output"}
         calls = [item for item in items if item.get("type") == "function_call" and item.get("call_id") in outputs]
-        for run in list(self._sub_agents):
-            answered = [one for one in calls if _has_task(one, run.task)]
-            if answered:
-                self._sub_agents.remove(run)
-                await run.end(ITEMS.text(outputs[answered[-1]["call_id"]]))
+        for run in runs:
+            open_calls = (call for call in reversed(calls) if call["call_id"] not in self._ended_calls)
+            call = next((one for one in open_calls if _has_task(one, run.task)), None)
+            if call is not None:
+                self._ended_calls.add(call["call_id"])
+                await self._end_run(run, ITEMS.text(outputs[call["call_id"]]))
         if _leaves_calls_out(items):
             # The provider has the calls. The agent that made them asks its model again, so all of them have ended.
             answers = [ITEMS.text(output) for output in outputs.values()]
-            while self._sub_agents:
-                await self._sub_agents.pop().end(answers[0] if len(answers) == 1 else None)
+            for run in runs:
+                if run in self._sub_agents:
+                    await self._end_run(run, answers[0] if len(answers) == 1 else None)
+
+    async def _end_run(self, run: "_SubAgentRun", answer: str | None) -> None:
+        """End a run, after those of the agents that its agent has called."""
+        for inner in [one for one in self._sub_agents if one.parent is run.conversation]:
+            await self._end_run(inner, None)
+        self._sub_agents.remove(run)
+        await run.end(answer)
 
     async def shrink(self, error: Exception) -> list[Item]:
         """Return a smaller version of the last request; raise the error if it is no overflow, or nothing helps."""
-        if not self._is_last_kept:
+        asking = _ASKING.get()
+        if asking is None or asking.conversation is None:
             raise error
-        return await (await self._conversation()).retry(error)
+        return await asking.conversation.retry(error)
+
+
+class _Run:
+    """A run that has read the items of the session."""
+
+    def __init__(self, kept: HoldfastSession, start: int) -> None:
+        self.kept = kept
+        self.start = start
+        """How many items the conversation had when the run began."""
+        self.added: list[Mapping[str, Any]] = []
+        """What the items said that were added since; the filter has recorded the others."""
+
+
+_RUN: ContextVar[_Run | None] = ContextVar("holdfast_run", default=None)
+"""The run that has read the items last in this context."""
 
 
 class _Asking(NamedTuple):
@@ -402,9 +473,20 @@ _ASKING: ContextVar[_Asking | None] = ContextVar("holdfast_asking", default=None
 class _SubAgentRun:
     """The run of an agent that another one calls as a tool."""
 
-    def __init__(self, task: str, context: DelegateContext, conversation: "FrameworkConversation[Item]") -> None:
+    def __init__(
+        self,
+        task: str,
+        context: DelegateContext,
+        conversation: "FrameworkConversation[Item]",
+        parent: "FrameworkConversation[Item]",
+        items: list[Item],
+    ) -> None:
         self.task = task
         self.conversation = conversation
+        self.parent = parent
+        """The conversation of the agent that calls it."""
+        self.items = items
+        """The list with which it has asked its model last."""
         self._context = context
 
     async def end(self, answer: str | None) -> None:
