@@ -156,9 +156,9 @@ class TalkingLlm(BaseLlm):
         yield LlmResponse(content=types.Content(role="model", parts=parts), usage_metadata=usage)
 
 
-async def said(runner: Runner, prompt: str, user: str = "u") -> str:
+async def said(runner: Runner, prompt: str, user: str = "u", session: str = "s") -> str:
     message = types.Content(role="user", parts=[types.Part(text=prompt)])
-    events = [one async for one in runner.run_async(user_id=user, session_id="s", new_message=message)]
+    events = [one async for one in runner.run_async(user_id=user, session_id=session, new_message=message)]
     return CONTENTS.text(events[-1].content or types.Content())
 
 
@@ -359,6 +359,28 @@ async def test_a_failed_agent_whose_error_another_plugin_handles_has_not_answere
     )
     assert len(recorded) == 6
     assert [(one.state, one.answer) for one in delegations] == [("failed", ""), ("answered", "helped")]
+    await plugin.close()
+
+
+async def test_conversations_at_once_whose_calls_have_the_same_id_do_not_disturb_each_other() -> None:
+    plugin, both_run, first_ended = HoldfastPlugin(budget=16_000), asyncio.Barrier(2), asyncio.Event()
+
+    async def nap(name: str) -> str:
+        """Wait until both conversations are in their tools."""
+        await both_run.wait()
+        if name == "second":
+            await first_ended.wait()
+        return f"{name} slept"
+
+    async def talk(name: str) -> str:
+        call = types.FunctionCall(name="nap", args={"name": name}, id="functions.nap:0")
+        agent = LlmAgent(name="a", model=TalkingLlm(replies=[call, f"{name} done"]), tools=[nap])
+        try:
+            return await said(runner_of(agent, plugin), "sleep", session=name)
+        finally:
+            first_ended.set()
+
+    assert await asyncio.gather(talk("first"), talk("second")) == ["first done", "second done"]
     await plugin.close()
 
 

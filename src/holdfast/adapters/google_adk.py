@@ -127,8 +127,8 @@ class HoldfastPlugin(BasePlugin):
         """By session, the agent whose conversation it is."""
         self._owners: dict[str, tuple[str, str]] = {}
         """By session, the app and the user whose it is."""
-        self._calls: dict[str, tuple[SubAgentCall[types.Content], Token[Any]]] = {}
-        """The tool calls that are running, by their ids."""
+        self._calls: dict[tuple[str, str | None], tuple[SubAgentCall[types.Content], Token[Any]]] = {}
+        """The tool calls that are running, by their runs and ids: some models count their calls from zero."""
 
     # For programs.
 
@@ -199,7 +199,7 @@ class HoldfastPlugin(BasePlugin):
         agent = self._own_agent(tool_context)
         find_parent = partial(self._conversation, CURRENT_CALL.get(), tool_context.session.id, agent)
         call = SubAgentCall(find_parent, CONTENTS, tool.name)
-        self._calls[tool_context.function_call_id or ""] = call, CURRENT_CALL.set(call)
+        self._calls[tool_context.invocation_id, tool_context.function_call_id] = call, CURRENT_CALL.set(call)
 
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
@@ -216,7 +216,8 @@ class HoldfastPlugin(BasePlugin):
         await self._end_call(tool_context, error)
 
     async def _end_call(self, tool_context: ToolContext, error: Exception | None) -> None:
-        call, token = self._calls.pop(tool_context.function_call_id or "", (None, None))
+        key = tool_context.invocation_id, tool_context.function_call_id
+        call, token = self._calls.pop(key, (None, None))
         if call is not None and token is not None:
             CURRENT_CALL.reset(token)
             if call.is_delegated:
