@@ -539,7 +539,7 @@ async def test_an_agent_as_a_tool_knows_nothing_of_a_run_that_was_cancelled() ->
 
     assert [texts(call.input) for call in inner.calls] == [["count"], ["count", "", look_result("a")], ["count"]]
     ended = await asyncio.to_thread(kept.session().delegations)
-    assert [(one.state, one.answer) for one in ended] == [("running", ""), ("answered", "seven")]
+    assert [(one.state, one.answer) for one in ended] == [("silent", ""), ("answered", "seven")]
     await kept.close()
 
 

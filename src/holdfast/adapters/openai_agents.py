@@ -123,8 +123,6 @@ class HoldfastSession:
         self._budget = check_budget(budget)
         self._model = model
         self._sub_agents: list[_SubAgentRun] = []
-        self._ended_calls: set[str] = set()
-        """The ids of the calls whose agents have ended."""
         self._runs: WeakSet[_Run] = WeakSet()
         """The runs that have read the items and are not forgotten."""
         self._last_run: _Run | None = None
@@ -232,7 +230,7 @@ class HoldfastSession:
                     filtered.remove(said)
                 else:
                     new.append(item)
-            await self._end_sub_agents(new, conversation)
+            await self._end_sub_agents(new, conversation, len(before))
             return new
 
         async with conversation.decision_lock:
@@ -405,19 +403,31 @@ class HoldfastSession:
         edited = (run for run in runs if items[0] == run.items[0])
         return next(exact, None) or next(edited, None)
 
-    async def _end_sub_agents(self, items: Sequence[Item], parent: "FrameworkConversation[Item]") -> None:
-        """End the runs of agents that the agent of a conversation has called, if their answers are in a list of it."""
+    async def _end_sub_agents(
+        self, items: Sequence[Item], parent: "FrameworkConversation[Item]", start: int = 0
+    ) -> None:
+        """End the runs of agents that the agent of a conversation has called, if their answers are in items of it.
+
+        `start` is how many items of the conversation are before these.
+        """
         runs = [run for run in self._sub_agents[::-1] if run.parent is parent]
         if not runs:
             return
         outputs = {item.get("call_id"): item for item in items if item.get("type") == "function_call_output"}
-        calls = [item for item in items if item.get("type") == "function_call" and item.get("call_id") in outputs]
+        calls = [
+            (place, item)
+            for place, item in enumerate(items, start)
+            if item.get("type") == "function_call" and item.get("call_id") in outputs
+        ]
+        ended_tasks = set[str]()
         for run in runs:
-            open_calls = (call for call in reversed(calls) if call["call_id"] not in self._ended_calls)
-            call = next((one for one in open_calls if _has_task(one, run.task)), None)
-            if call is not None:
-                self._ended_calls.add(call["call_id"])
-                await self._end_run(run, ITEMS.text(outputs[call["call_id"]]))
+            answered = [one for one in calls if one[0] >= run.start and _has_task(one[1], run.task)]
+            if answered:
+                calls.remove(answered[-1])
+                await self._end_run(run, ITEMS.text(outputs[answered[-1][1]["call_id"]]))
+                ended_tasks.add(run.task)
+            elif run.task in ended_tasks:
+                await self._end_run(run, None)  # it was cancelled: a later run has answered the same task
         if _leaves_calls_out(items):
             # The provider has the calls. The agent that made them asks its model again, so all of them have ended.
             answers = [ITEMS.text(output) for output in outputs.values()]
@@ -485,6 +495,8 @@ class _SubAgentRun:
         self.conversation = conversation
         self.parent = parent
         """The conversation of the agent that calls it."""
+        self.start = len(parent.known)
+        """How many items that conversation had when the run began: its call and its answer come after them."""
         self.items = items
         """The list with which it has asked its model last."""
         self._context = context
