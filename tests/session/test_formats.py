@@ -18,7 +18,7 @@ from openai.types.responses import (
 from pydantic import BaseModel
 
 from holdfast import Session, validate
-from holdfast.errors import SettingsError
+from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.stores.memory import MemoryStore
 
 HELLO = {"role": "user", "content": "Hello"}
@@ -66,6 +66,22 @@ async def test_messages_of_another_format_are_refused_with_the_way_out() -> None
         "format: the messages of this session are in openai-chat, and these are in anthropic-messages; "
         "open a new session with format='anthropic-messages', or convert them with convert()"
     )
+
+
+@pytest.mark.parametrize(
+    ("response", "messages"),
+    [
+        ({"object": "chat.completion", "choices": [{"message": HELLO}]}, "[response.choices[0].message]"),
+        ({"object": "response", "output": [{"type": "message", "role": "assistant"}]}, "response.output"),
+        ({"candidates": [{"content": {"role": "model", "parts": []}}]}, "[response.candidates[0].content]"),
+    ],
+)
+async def test_a_whole_response_is_refused_with_the_messages_to_record(response: Any, messages: str) -> None:
+    async with Session.open("s", store=MemoryStore()) as session:
+        with pytest.raises(MalformedInputError) as refused:
+            await session.record([response])
+
+    assert str(refused.value) == f"messages[0]: is a whole response; record {messages} instead"
 
 
 async def test_messages_of_the_providers_libraries_are_recorded_as_they_are_sent_back() -> None:

@@ -19,6 +19,12 @@ PARSED_FIELDS = frozenset({"parsed", "parsed_arguments"})
 LIST_TYPES = list, Sequence
 """For `isinstance`, which recognizes a plain list ten times as fast as another sequence."""
 LOCAL_HOSTS, FIRST_EPHEMERAL_PORT = {"127.0.0.1", "localhost", "[::1]"}, 32_768
+MESSAGES_OF_RESPONSES = {
+    "choices": "[response.choices[0].message]",
+    "output": "response.output",
+    "candidates": "[response.candidates[0].content]",
+}
+"""By the field of a provider's whole response that holds its messages, how to take them out of it."""
 
 
 def as_json_messages(messages: object, *, copies: bool) -> list[Mapping[str, object]]:
@@ -31,6 +37,8 @@ def as_json_messages(messages: object, *, copies: bool) -> list[Mapping[str, obj
     natives: list[Mapping[str, object]] = []
     for element in cast("Sequence[object]", messages):
         native = _as_json_message(element, len(natives))
+        if "role" not in native:
+            _refuse_whole_response(native, len(natives))
         native = without_response_fields(native) if "stop_reason" in native else native
         natives.append(copied_json(native) if copies else native)
     return natives
@@ -45,6 +53,13 @@ def _as_json_message(element: object, index: int) -> Mapping[str, object]:
         problem = f"must be a message as a dict, or an object of the provider's library, not {short_repr(element)}"
         raise MalformedInputError(f"messages[{index}]", problem)
     return cast("Mapping[str, object]", native)
+
+
+def _refuse_whole_response(native: Mapping[str, object], index: int) -> None:
+    """Raise a `MalformedInputError` for what a provider answers, if its messages are inside it."""
+    for name, messages in MESSAGES_OF_RESPONSES.items():
+        if isinstance(native.get(name), list) and "type" not in native:
+            raise MalformedInputError(f"messages[{index}]", f"is a whole response; record {messages} instead")
 
 
 def _with_json_blocks(native: dict[str, object]) -> Mapping[str, object]:
