@@ -336,3 +336,90 @@ def test_a_gemini_call_that_is_cut_between_its_pieces_is_left_out(stop: int, nam
     (message,) = read_answer("gemini", GEMINI_PIECES[:stop]).messages
 
     assert [part["functionCall"]["name"] for part in message["parts"] if "functionCall" in part] == names
+
+
+def response_event(kind: str, **members: object) -> dict[str, object]:
+    return {"type": f"response.{kind}", **members}
+
+
+ADDED = response_event(
+    "output_item.added",
+    output_index=0,
+    item={"type": "message", "id": "m", "role": "assistant", "status": "in_progress", "content": []},
+)
+CITED = {"type": "url_citation", "url": "https://a.example/x", "title": "A", "start_index": 0, "end_index": 2}
+
+
+@pytest.mark.parametrize(
+    ("events", "content"),
+    [
+        (
+            [
+                response_event("refusal.delta", output_index=0, content_index=0, delta="I can"),
+                response_event("refusal.delta", output_index=0, content_index=0, delta="not."),
+            ],
+            [{"type": "refusal", "refusal": "I cannot."}],
+        ),
+        (
+            [
+                response_event("output_text.delta", output_index=0, content_index=0, delta="Yes, "),
+                response_event("output_text.annotation.added", output_index=0, content_index=0, annotation=CITED),
+                response_event("output_text.delta", output_index=0, content_index=0, delta=None),
+                response_event("refusal.done", output_index=0, content_index=1, refusal="No more."),
+            ],
+            [
+                {"type": "output_text", "text": "Yes, ", "annotations": [CITED]},
+                {"type": "refusal", "refusal": "No more."},
+            ],
+        ),
+        (
+            [
+                response_event("output_text.delta", output_index=0, content_index=0, delta="Ye"),
+                response_event(
+                    "content_part.done", output_index=0, content_index=0, part={"type": "output_text", "text": "Yes"}
+                ),
+            ],
+            [{"type": "output_text", "text": "Yes"}],
+        ),
+    ],
+    ids=["refusal", "text, citation and refusal", "a whole part"],
+)
+def test_a_cut_response_keeps_every_part_of_its_message_that_came(
+    events: list[object], content: list[dict[str, object]]
+) -> None:
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "incomplete", "content": content}
+
+    assert read_answer("openai-responses", [ADDED, *events]) == Answer([message])
+
+
+def test_the_text_of_a_response_whose_item_was_never_announced_is_kept() -> None:
+    events = [response_event("output_text.delta", delta=piece) for piece in ("Hel", "lo")]
+
+    assert read_answer("openai-responses", events).messages == [
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
+            "status": "incomplete",
+        }
+    ]
+
+
+@pytest.mark.parametrize("ids", [("a", "b"), (None, None)], ids=["ids", "no ids"])
+def test_items_of_a_response_that_come_without_an_index_stay_apart(ids: tuple[str | None, str | None]) -> None:
+    texts = [{"type": "output_text", "text": text, "annotations": []} for text in ("one", "two")]
+    items = [
+        {"type": "message", "id": name, "role": "assistant", "content": [text]}
+        for name, text in zip(ids, texts, strict=True)
+    ]
+    events = [
+        event
+        for item in items
+        for event in (
+            response_event("output_item.added", item=item | {"content": []}),
+            response_event("output_text.delta", item_id=item["id"], delta="t"),
+            response_event("output_item.done", item=item),
+        )
+    ]
+
+    assert read_answer("openai-responses", events).messages == items

@@ -31,6 +31,9 @@ _PATH_STEP = r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.
 """A step of a JSON path: a name, an index, or a name in quotes."""
 _ARGUMENT_VALUES = ("stringValue", "numberValue", "boolValue")
 """The values that a piece of an argument may have; any other piece is null."""
+_PART_EVENTS = ("response.output_text.", "response.refusal.", "response.content_part.")
+_PART_TEXTS = {"output_text": "text", "refusal": "refusal"}
+"""The member that has the text of a part of a message."""
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -351,30 +354,86 @@ class _ResponsesReader:
         self._answer = Answer()
         self._items: dict[int, JsonObject] = {}
         self._started: dict[int, JsonObject] = {}
-        self._texts: dict[int, list[str]] = {}
+        self._parts: dict[tuple[int, int], _ResponsePart] = {}
+        """By the numbers of an item and of its content, what came of it."""
+        self._numbers: dict[str, int] = {}
+        """By id, the numbers of items that came without an index."""
 
     def add(self, event: JsonObject) -> None:
-        kind, index = event.get("type"), _index(event.get("output_index"))
-        if kind == "response.output_text.delta":
-            self._texts.setdefault(index, []).append(str(event.get("delta") or ""))
+        kind = str(event.get("type"))
+        if kind.startswith(_PART_EVENTS):
+            self._add_to_part(kind.removeprefix("response.").split("."), event)
         elif kind == "response.output_item.added":
-            self._started[index] = as_object(event.get("item"))
+            self._started[self._number(event)] = as_object(event.get("item"))
         elif kind == "response.output_item.done":
-            self._items[index] = as_object(event.get("item"))
+            self._items[self._number(event)] = as_object(event.get("item"))
         elif response := as_object(event.get("response")) or (event if "output" in event else {}):
             _read_names(self._answer, response)
             self._answer.usage = as_object(response.get("usage")) or self._answer.usage
-            if kind in _RESPONSE_ENDS or kind is None:
+            if kind in _RESPONSE_ENDS or event.get("type") is None:
                 self._answer.is_complete = response.get("status") in ("completed", "incomplete")
                 self._items = dict(enumerate(objects_in(response.get("output")))) or self._items
 
+    def _number(self, event: JsonObject) -> int:
+        """Return the number of the item that an event is about. Some servers leave the index out."""
+        if isinstance(index := event.get("output_index"), int):
+            return index
+        item_id = event.get("item_id") or as_object(event.get("item")).get("id")
+        newest = len(self._numbers) - 1
+        if not isinstance(item_id, str) and newest >= 0 and newest not in self._items:
+            return newest
+        return self._numbers.setdefault(str(item_id or len(self._numbers)), len(self._numbers))
+
+    def _add_to_part(self, names: list[str], event: JsonObject) -> None:
+        place = self._number(event), _index(event.get("content_index"))
+        part = self._parts.setdefault(place, _ResponsePart())
+        match names:
+            case [("output_text" | "refusal") as name, "delta"]:
+                part.add(_PART_TEXTS[name], event.get("delta"))
+            case [("output_text" | "refusal") as name, "done"]:
+                part.texts[_PART_TEXTS[name]] = []
+                part.add(_PART_TEXTS[name], event.get(_PART_TEXTS[name]))
+            case ["output_text", "annotation", "added"]:
+                part.annotations.append(event.get("annotation"))
+            case ["content_part", "done"]:
+                part.whole = as_object(event.get("part"))
+            case _:
+                pass
+
     def answer(self) -> Answer:
-        for index, pieces in self._texts.items():
-            if index not in self._items and self._started.get(index, {}).get("type") == "message":
-                content: list[JsonObject] = [{"type": "output_text", "text": "".join(pieces), "annotations": []}]
-                self._items[index] = self._started[index] | {"content": content, "status": "incomplete"}
+        contents: dict[int, list[JsonObject]] = {}
+        for (index, _), part in sorted(self._parts.items()):
+            if index not in self._items and (content := part.content()):
+                contents.setdefault(index, []).append(content)
+        for index, content in contents.items():
+            item = {"type": "message", "role": "assistant"} | self._started.get(index, {})
+            if item["type"] == "message":
+                self._items[index] = item | {"content": content, "status": "incomplete"}
         self._answer.messages = [item for _, item in sorted(self._items.items())]
         return self._answer
+
+
+@dataclass(slots=True)
+class _ResponsePart:
+    """A part of a message as far as it came: a text with its annotations, or a refusal."""
+
+    texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    annotations: list[object] = field(default_factory=list[object])
+    whole: JsonObject = field(default_factory=JsonObject)
+
+    def add(self, name: str, piece: object) -> None:
+        if isinstance(piece, str):
+            self.texts.setdefault(name, []).append(piece)
+
+    def content(self) -> JsonObject:
+        """Return the part; nothing if it says nothing."""
+        if self.whole:
+            return self.whole
+        texts = {name: "".join(pieces) for name, pieces in self.texts.items()}
+        if refusal := texts.get("refusal"):
+            return {"type": "refusal", "refusal": refusal}
+        text = texts.get("text", "")
+        return {"type": "output_text", "text": text, "annotations": self.annotations} if text else {}
 
 
 class _GeminiReader:
