@@ -140,3 +140,26 @@ def test_bytes_that_are_no_utf_8_are_replaced_in_an_answer_as_clients_do_it(*, i
     answer = read_answer("openai-chat", answer_events("openai-chat", b"data: " * is_stream + whole + b"\n\n"))
 
     assert answer.messages == [{"role": "assistant", "content": "a caf\ufffd and more"}]
+
+
+@pytest.mark.parametrize("data", [b"data: ", b"data:", b"event: end\r\ndata: "])
+@pytest.mark.parametrize("is_read_at_once", [True, False])
+def test_what_comes_after_the_end_of_a_chat_stream_is_no_part_of_the_answer(
+    data: bytes, *, is_read_at_once: bool
+) -> None:
+    def event(text: str, end: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": end}
+        return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+    raw = event("the answer") + event(", [DONE]", "stop") + data + b"[DONE]\n\n" + event(" and an advertisement")
+    raw += b"data: [DONE]\n\n" if is_read_at_once else b": bye\n\n"
+
+    read = read_answer("openai-chat", answer_events("openai-chat", raw))
+
+    assert (read.messages, read.is_complete) == ([{"role": "assistant", "content": "the answer, [DONE]"}], True)
+
+
+def test_white_space_of_any_kind_before_the_data_of_an_event_hides_nothing() -> None:
+    raw = b'data:\t{"type": "message_start"}\n\ndata: {"type": "message_stop"}\n\n'
+
+    assert answer_events("anthropic", raw) == [{"type": "message_start"}, {"type": "message_stop"}]

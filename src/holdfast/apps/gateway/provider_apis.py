@@ -110,8 +110,10 @@ def upstream_path(base_path: str, path: str, provider: Provider) -> str:
 STREAM_TYPE = "text/event-stream"
 STREAM_METHOD = ":streamGenerateContent"
 """How the path of a Gemini stream ends; without `alt=sse` it is a JSON list."""
+_DONE = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
+_DONE_WIRES: tuple[Wire, ...] = ("openai-chat", "openai-responses")
 _LAST_EVENTS: Mapping[Wire, re.Pattern[bytes]] = {
-    "openai-chat": re.compile(rb"^data: ?\[DONE\]", re.MULTILINE),
+    "openai-chat": _DONE,
     "openai-responses": re.compile(
         rb'^(?:event: ?|data: ?\{"type": ?")(?:response\.(?:completed|failed|incomplete)|error)\b', re.MULTILINE
     ),
@@ -262,7 +264,9 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
     if wire == "openai-chat" and raw.startswith(b"data: {") and raw.endswith(_CHAT_STREAM_END):
         with suppress(ValueError):
             return _chat_events(raw[6 : -len(_CHAT_STREAM_END)].split(b"\n\ndata: "))
-    texts = [line[5:].lstrip(b" ") for line in raw.split(b"\n") if line.startswith(b"data:")]
+    if wire in _DONE_WIRES and b"[DONE]" in raw and (done := _DONE.search(raw)):
+        raw = raw[: done.start()]  # OpenAI's clients read no further
+    texts = [line[5:].lstrip() for line in raw.split(b"\n") if line.startswith(b"data:")]
     lines = [text for text in texts if text.startswith(b"{")]
     with suppress(ValueError):
         return _chat_events(lines) if wire == "openai-chat" else orjson.loads(_array(lines))
