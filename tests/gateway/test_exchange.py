@@ -95,7 +95,18 @@ async def test_a_body_that_cannot_be_opened_is_forwarded_and_says_so(body: bytes
         seen = await ask(url, body=body, content_encoding="gzip")
 
         assert (seen.status, seen.body, upstream.requests[0].body) == (200, ANSWER, body)
-        assert bool(body) == ("not recorded" in (seen.header("x-holdfast-error") or ""))
+        assert "not recorded" in (seen.header("x-holdfast-error") or "")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1beta/models/g:generateContent"]
+)
+async def test_an_empty_body_is_forwarded_and_the_answer_says_that_nothing_was_recorded(path: str) -> None:
+    async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, running_gateway(upstream.url) as url:
+        seen = await ask(url, path=path)
+
+        assert (seen.status, seen.body, upstream.requests[0].body) == (200, ANSWER, b"")
+        assert seen.header("x-holdfast-error") == "not recorded: the body is empty"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", ""])

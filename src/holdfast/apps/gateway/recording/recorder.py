@@ -162,8 +162,8 @@ class Recorder:
         reading = read_request(request, self._finder.last_body(request))
         if reading is None:
             exchange = Exchange(request)
-            if request.body:
-                exchange.headers["x-holdfast-error"] = f"not recorded: the body has no messages of {request.wire}"
+            what = f"has no messages of {request.wire}" if request.body else "is empty"
+            exchange.headers["x-holdfast-error"] = f"not recorded: the body {what}"
             return exchange
         try:
             recording = self._until_current(lambda: self._receive(reading))
