@@ -2,7 +2,8 @@
 
 Each wire sends an answer in pieces of its own. `read_answer` takes the events of a stream, or the one object of a
 response without a stream, and returns the same messages for both. A stream may end at any point: what came is
-returned, without calls whose arguments are not whole, and the answer says that it is not complete.
+returned, without calls whose arguments are not whole, and the answer says that it is not complete. If the provider
+ends an answer in the middle of a call, because it reached its limit, the call has the arguments that came.
 """
 
 import json
@@ -27,6 +28,8 @@ _SOUND = ("data", "transcript")
 _CALL_TEXTS = {"function": ("name", "arguments"), "custom": ("name", "input")}
 _NEEDS_ITS_END = ("tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking")
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
+_CUT_ARGUMENTS = "arguments"
+"""The member of an Anthropic call's input that has the text of arguments that are no JSON: an input is an object."""
 _PATH_STEP = r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
 """A step of a JSON path: a name, an index, or a name in quotes."""
 _ARGUMENT_VALUES = ("stringValue", "numberValue", "boolValue")
@@ -87,6 +90,16 @@ def argument_texts(answer: Answer) -> list[str]:
             value = json.loads(call) if isinstance(call, str) and _is_json(call) else call
             found += [text for text in as_object(value).values() if isinstance(text, str)]
     return found
+
+
+def has_cut_arguments(wire: Wire, call: JsonMapping) -> bool:
+    """Return whether the arguments of a recorded call are not whole, because its answer reached its limit."""
+    if wire == "anthropic":
+        given = as_object(call.get("input"))
+        text = given.get(_CUT_ARGUMENTS) if len(given) == 1 else None
+    else:
+        text = (as_object(call.get("function")) if wire == "openai-chat" else call).get("arguments")
+    return isinstance(text, str) and bool(text) and not _is_json(text)
 
 
 class _Reader(Protocol):
@@ -339,7 +352,7 @@ class _AnthropicReader:
             if citations := self._citations.get(index):
                 block["citations"] = [*(block.get("citations") or ()), *citations]
             if arguments:
-                block["input"] = json.loads(arguments) if _is_json(arguments) else {}
+                block["input"] = json.loads(arguments) if _is_json(arguments) else {_CUT_ARGUMENTS: arguments}
             content.append(block)
         if content or answer.is_complete:
             answer.messages = [{"role": "assistant", "content": content}]

@@ -39,6 +39,7 @@ from holdfast.wire.request import Request
 
 MAIN_LANE = ""
 MAX_SIDE_LISTS = 8
+_NO_BYTES = msgspec.Raw(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ class Lane:
         self.open_answer: OpenAnswer | None = None
         self._joined_ends: dict[int, int] = {}
         """By the position of an answer's first message, that of its last, for answers of several messages."""
+        self.joined: dict[int, int] = {}
+        """By the position of a message that the client has as a part of the one before, the position of that one."""
         self._recall_ids: frozenset[str] = frozenset()
         self.positions: list[int] = []
         """Where each message of the chain was recorded."""
@@ -195,8 +198,13 @@ class Lane:
         return sum(max(0, tokens) for tokens in left.values())
 
     def recorded_slices(self, listed: ClientList) -> Mapping[int, msgspec.Raw]:
-        """Return the messages of a list as they came, by the position where each was recorded."""
+        """Return the messages of a list as they came, by the position where each was recorded.
+
+        A message that the client has as a part of the one before has no bytes of its own.
+        """
         placed = self._placed_slices(listed)
+        if self.joined:
+            placed = {**placed, **{place: _NO_BYTES for place, first in self.joined.items() if first in placed}}
         return {place: raw for place, raw in placed.items() if place not in self.hidden} if self.hidden else placed
 
     def hidden_slices(self, listed: ClientList) -> dict[int, msgspec.Raw | None]:
@@ -232,7 +240,8 @@ class Lane:
 
         So a session that several gateways serve is compared from where the list ended here, and not from its beginning.
         """
-        own = sorted([*self.positions, *self.reasoning_positions.values()])
+        parts = [place for place, first in self.joined.items() if first in self.positions]
+        own = sorted([*self.positions, *self.reasoning_positions.values(), *parts])
         is_known = not self.has_recall and self._history is self.conversation.history
         if not is_known or [position for position, _ in numbered[: len(own)]] != own:
             return False
@@ -269,6 +278,29 @@ class Lane:
         if not goes_on:
             self._joined_ends[answer.position] = places[-1]
             self._add(wire, joined_message(wire, answer.messages), answer.position)
+
+    def take_form(
+        self, wire: Wire, native: JsonMapping, count: int, recorded: Sequence[tuple[int, JsonMapping]]
+    ) -> None:
+        """Have the first `count` of the recorded messages as the client does, as one; the others follow one by one.
+
+        They are all that the lane has from its first difference from the client's list on.
+        """
+        places = [place for place, _ in recorded]
+        shared = self.positions.index(places[0])
+        self.chain = self.chain.first(shared)
+        del self.positions[shared:]
+        self.joined = {place: first for place, first in self.joined.items() if first in self.positions}
+        known = bisect_right(self._lengths, shared)
+        self._slices, self._lengths = self._slices[:known], self._lengths[:known]
+        self._add(wire, native, places[0])
+        self.joined |= dict.fromkeys(places[1:count], places[0])
+        self.add_recorded(wire, [(place, one) for place, one in recorded[count:]])
+
+    def parts_at(self, index: int) -> list[int]:
+        """Return where the messages were recorded that the client has as its message at an index of the chain."""
+        first = self.positions[index]
+        return [first, *(place for place, joined in self.joined.items() if joined == first)]
 
     def _add(self, wire: Wire, native: JsonMapping, position: int) -> None:
         if self.has_recall and is_recall_result(wire, native, self._recall_ids):

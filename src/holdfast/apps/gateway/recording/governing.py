@@ -139,21 +139,25 @@ def governed_body(
     request: Request,
     hidden: Mapping[int, msgspec.Raw | None] = MappingProxyType({}),
     *,
+    joined: Mapping[int, int] = MappingProxyType({}),
     joins: bool = False,
 ) -> bytes:
     """Return a body with the messages of a prepared request.
 
     `slices` are the client's bytes of its messages, by the position where each was recorded; `hidden` are messages
     that the client does not have, because the gateway answered them, by their positions: with the bytes of what the
-    client has instead, whose cache mark they get. With `joins`, neighbors of one role become one message.
+    client has instead, whose cache mark they get. `joined` are the positions of messages that the client has as a part
+    of an earlier one, each with that one's: its bytes are sent only if all parts of it are kept. With `joins`,
+    neighbors of one role become one message.
     """
     kept = frozenset(request.receipt.kept)
+    apart = {first for place, first in joined.items() if place not in kept or first not in kept}
     head, tail = body.around_messages(raw)
     sent: list[bytes] = [bytes(one) for one in body.leading]
     unsent, whole, last = dict(slices), list[int](), max(slices, default=None)
     replacement: tuple[int, JsonMapping] | None = None
     for native, position in zip(request.messages, request.positions, strict=True):
-        if position in kept and position in slices:
+        if position in kept and position in slices and joined.get(position, position) not in apart:
             sent.append(bytes(unsent.pop(position)))
             whole.append(position)
         elif position is None and whole and whole[-1] == last and _is_closing(native):
@@ -173,6 +177,7 @@ def governed_body(
             found = (mark for one in reversed(unsent.values()) if (mark := _cache_mark(bytes(one))) is not None)
             if (mark := next(found, None)) is not None:
                 sent[at] = write_json(_with_cache_mark(native, mark))
+    sent = [*filter(None, sent)]
     if joins:
         sent = _joined(sent)
     return head + b",".join(sent) + tail

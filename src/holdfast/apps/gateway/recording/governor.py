@@ -171,7 +171,7 @@ class Governor:
             exchange.body = raw
             if changes:
                 hidden, joins = lane.hidden_slices(listed), server in self._alternating
-                exchange.body = governed_body(raw, body, slices, prepared, hidden, joins=joins)
+                exchange.body = governed_body(raw, body, slices, prepared, hidden, joined=lane.joined, joins=joins)
             if recall_tools is not None:
                 exchange.body = with_members(exchange.body, {"tools": recall_tools})
             exchange.is_compacted = is_changed

@@ -382,6 +382,17 @@ class Chain:
         """Return the link after each answer, the last answer first."""
         return [self.links[end - 1] for end in self.answers()]
 
+    def end_of_answer(self, start: int) -> int:
+        """Return where the messages of the model end that begin at an index."""
+        return next((index for index in range(start, len(self.links)) if not self.from_model[index]), len(self.links))
+
+    def start_of_last_answer(self) -> int:
+        """Return where the messages of the model begin that are the last ones."""
+        start = len(self.links)
+        while start and self.from_model[start - 1]:
+            start -= 1
+        return start
+
     def shared_length(self, other: "Chain") -> int:
         """Return how many first messages two chains share."""
         low, high = 0, min(len(self.links), len(other.links))

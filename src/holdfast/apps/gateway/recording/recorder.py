@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.apps.gateway.recording.client_body import LIST_MEMBERS, ClientBody, members_of, texts_of
+from holdfast.apps.gateway.recording.client_forms import client_forms, count_joined, has_cut_calls
 from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList, Lane, OpenAnswer, without_given_ids
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request, usage_of
 from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, ConversationFinder
@@ -216,13 +217,13 @@ class Recorder:
             return await self._record_delegate(reading, opened)
         lane = await opened.main_lane(reading.request.wire, reading.start)
         listed = lane.read(reading.body)
-        shared = lane.chain.shared_length(listed.chain)
-        if shared < len(lane.chain.links) and await opened.session.refresh():
+        is_same = lane.chain.shared_length(listed.chain) == len(lane.chain.links)
+        if not is_same and await opened.session.refresh():
             # Another gateway went on with the session: the list is to be compared with what that one has recorded.
             opened.note_news()
             lane = await opened.main_lane(reading.request.wire, reading.start)
             listed = lane.read(reading.body)
-            shared = lane.chain.shared_length(listed.chain)
+        shared = await self._take_client_forms(opened, lane, listed)
         happened = await self._compare(reading, opened, lane, listed)
         if happened.side_call:
             return self._side_call(reading, opened, happened.side_call, listed.chain)
@@ -247,6 +248,28 @@ class Recorder:
         self._finder.note_prompt(reading, opened, listed)
         return exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane), self.sessions)
 
+    async def _take_client_forms(self, opened: OpenSession, lane: Lane, listed: ClientList) -> int:
+        """Return how many messages a lane shares with a list, after it took answers as the client has them."""
+        wire = listed.body.wire
+        while True:
+            shared = lane.chain.shared_length(listed.chain)
+            is_answer = shared < min(len(lane.chain.links), len(listed.chain.links)) and lane.chain.from_model[shared]
+            if not is_answer or lane.has_recall:
+                return shared
+            run = await self._recorded(opened, lane, shared, lane.chain.end_of_answer(shared))
+            native = listed.body.message(listed.first_after(shared))
+            count = count_joined(wire, [one for _, one in run], native)
+            if not count:
+                return shared
+            lane.take_form(wire, native, count, await self._recorded(opened, lane, shared, len(lane.positions)))
+
+    async def _recorded(
+        self, opened: OpenSession, lane: Lane, start: int, stop: int
+    ) -> list[tuple[int, Mapping[str, object]]]:
+        """Return the messages between two places of a lane's chain as they were recorded, with their positions."""
+        places = [place for index in range(start, stop) for place in lane.parts_at(index)]
+        return [(place, native) for place in places for native in await opened.session.messages_at(place)]
+
     async def _go_on(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
         """Make the log of the main agent the same as its list: go back to where they differ, and record the rest."""
         if shared < len(lane.chain.links):
@@ -262,7 +285,7 @@ class Recorder:
         leading = listed.body.leading_messages() if opened.is_empty else []
         natives = [*leading, *listed.body.messages(first)]
         if listed.body.wire == "gemini" and shared and natives:
-            [answer] = await opened.session.messages_at(lane.positions[shared - 1])
+            [answer] = await opened.session.messages_at(lane.parts_at(shared - 1)[-1])
             natives[0] = without_given_ids(answer, natives[0])
         name = opened.session.history.format or _format_for(listed.body)
         places = await lane.conversation.record(natives, format=name) if natives else range(0)
@@ -367,7 +390,7 @@ class Recorder:
         listed = lane.read(body) if lane else ClientList.read(body, Chain(reading.start))
         if signals.purpose:
             return self._side_call(reading, opened, signals.purpose, listed.chain)
-        shared = lane.chain.shared_length(listed.chain) if lane else 0
+        shared = await self._take_client_forms(opened, lane, listed) if lane else 0
         if lane is None or shared < len(lane.chain.links):
             # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
             task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
@@ -421,8 +444,25 @@ class Recorder:
                 opened.unsaved_tip = tip
                 self.sessions.index.remember(tip, opened.id)
             else:
-                await self.sessions.index.add(tip, opened.id)
+                for link in (*await self._links_of_forms(sink, answer), tip):
+                    await self.sessions.index.add(link, opened.id)
             await self._index_response(sink, answer)
+
+    async def _links_of_forms(self, sink: "_LaneSink", answer: Answer) -> list[bytes]:
+        """Return the links that an answer has if the client has it in another form."""
+        lane, wire = sink.lane, sink.reading.request.wire
+        links, start, stop = list[bytes](), lane.chain.start_of_last_answer(), len(lane.chain.links)
+        is_alone = stop - start <= len(answer.messages) and not has_cut_calls(wire, answer.messages)
+        if is_alone or lane.has_recall:
+            return links
+        recorded = await self._recorded(sink.opened, lane, start, stop)
+        for form in client_forms(wire, [native for _, native in recorded]):
+            chain = lane.chain.first(start)
+            for native in form:
+                if (fingerprint := essential_fingerprint(wire, native)) is not None:
+                    chain.add(fingerprint, from_model=True)
+            links.append(chain.tip)
+        return links
 
     async def _append_if_current(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> bool:
         """Record an answer after the messages of its request; return False if something else follows them already.

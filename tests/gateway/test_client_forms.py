@@ -1,0 +1,285 @@
+"""Answers that a client has in another form than the log: joined with their beginning, or with a call that was cut."""
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import validate
+from holdfast.apps.gateway.recording.client_body import LIST_MEMBERS
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
+from holdfast.apps.gateway.recording.recorder import Recorder
+from holdfast.core.history import events as log
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events
+from holdfast.wire.answers import Wire
+
+Json = dict[str, Any]
+WIRES: tuple[Wire, ...] = ("anthropic", "openai-chat", "gemini")
+PATHS: dict[Wire, str] = {
+    "anthropic": "/v1/messages",
+    "openai-chat": "/v1/chat/completions",
+    "openai-responses": "/v1/responses",
+    "gemini": "/v1beta/models/g:generateContent",
+}
+
+
+def said(wire: Wire, role: str, *texts: str) -> Json:
+    """Return a message of a wire; several texts are blocks of it."""
+    if wire == "gemini":
+        return {"role": "model" if role == "assistant" else role, "parts": [{"text": text} for text in texts]}
+    return {"role": role, "content": texts[0] if len(texts) == 1 else [{"type": "text", "text": t} for t in texts]}
+
+
+class Client:
+    """Sends lists to a recorder, and gets answers."""
+
+    def __init__(self, recorder: Recorder, wire: Wire, name: str | None = "talk") -> None:
+        self.recorder, self.name, self.session_id = recorder, name, ""
+        self.wire: Wire = wire
+
+    async def send(self, *messages: Json) -> Exchange:
+        body = json.dumps({"model": "m", "max_tokens": 9, LIST_MEMBERS[self.wire]: [*messages]}).encode()
+        exchange = await self.recorder.receive(ClientRequest(self.wire, PATHS[self.wire], self.name, {}, body, "", "x"))
+        assert exchange.body == body
+        self.session_id = exchange.session_id
+        return exchange
+
+    async def ask(self, text: str, *messages: Json, number: int = 1) -> None:
+        exchange = await self.send(*messages)
+        for name, event in stream_events(self.wire, ProviderReply(text), number):
+            exchange.feed(event_bytes(name, event))
+        await exchange.finish("complete", 200)
+
+    async def log(self) -> tuple[list[Any], int]:
+        """Return what the session has as its conversation, and how often it went back."""
+        async with self.recorder.session(self.session_id) as opened:
+            natives, events = await opened.session.messages(), await opened.session.events()
+        return [*natives], sum(isinstance(event, log.Rewound) for event in events)
+
+
+def texts_in(natives: list[Any]) -> list[str]:
+    """Return the text of each message."""
+    contents = [native.get("content", native.get("parts")) for native in natives]
+    return [one if isinstance(one, str) else "".join(block["text"] for block in one) for one in contents]
+
+
+@pytest.mark.parametrize("name", ["talk", None], ids=["named", "unnamed"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["", "restarted"])
+@pytest.mark.parametrize("form", ["one text", "two blocks", "two messages"])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_prefilled_answer_is_the_same_however_the_client_joins_it(
+    wire: Wire, form: str, name: str | None, *, is_restarted: bool
+) -> None:
+    store = MemoryStore()
+    client = Client(Recorder(store), wire, name)
+    prompt, begun, rest = said(wire, "user", "in JSON"), said(wire, "assistant", "{"), '"a": 1}'
+    await client.ask(rest, prompt, begun)
+    first = client.session_id
+    joined = {
+        "one text": [said(wire, "assistant", "{" + rest)],
+        "two blocks": [said(wire, "assistant", "{", rest)],
+        "two messages": [begun, said(wire, "assistant", rest)],
+    }[form]
+
+    if is_restarted:
+        await client.recorder.close()
+        client.recorder = Recorder(store)
+    await client.ask("one", prompt, *joined, said(wire, "user", "how many?"), number=2)
+    if is_restarted:
+        await client.recorder.close()
+        client.recorder = Recorder(store)
+    last = [*joined, said(wire, "user", "how many?"), said(wire, "assistant", "one"), said(wire, "user", "thanks")]
+    await client.ask("bye", prompt, *last, number=3)
+
+    natives, rewinds = await client.log()
+    assert texts_in(natives) == ["in JSON", "{", rest, "how many?", "one", "thanks", "bye"]
+    assert (client.session_id, rewinds) == (first, 0)
+    await client.recorder.close()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_answer_that_is_continued_twice_and_joined_each_time_never_goes_back(wire: Wire) -> None:
+    client = Client(Recorder(MemoryStore()), wire)
+    prompt = said(wire, "user", "a long one")
+
+    await client.ask("one two ", prompt)
+    await client.ask("three ", prompt, said(wire, "assistant", "one two "), number=2)
+    await client.ask("four", prompt, said(wire, "assistant", "one two three "), number=3)
+    whole = [prompt, said(wire, "assistant", "one two three four"), said(wire, "user", "thanks")]
+    await client.ask("bye", *whole, number=4)
+
+    natives, rewinds = await client.log()
+    assert (texts_in(natives), rewinds) == (["a long one", "one two ", "three ", "four", "thanks", "bye"], 0)
+    await client.recorder.close()
+
+
+async def test_another_answer_to_the_same_beginning_takes_the_place_of_the_first_one() -> None:
+    client = Client(Recorder(MemoryStore()), "anthropic")
+    prompt, begun = said("anthropic", "user", "in JSON"), said("anthropic", "assistant", "{")
+
+    await client.ask('"a": 1}', prompt, begun)
+    await client.ask('"a": 2}', prompt, begun, number=2)
+
+    natives, rewinds = await client.log()
+    assert (texts_in(natives), rewinds) == (["in JSON", "{", '"a": 2}'], 1)
+    await client.recorder.close()
+
+
+async def test_an_answer_that_the_client_edits_after_its_beginning_is_an_edit() -> None:
+    client = Client(Recorder(MemoryStore()), "anthropic")
+    prompt, begun = said("anthropic", "user", "in JSON"), said("anthropic", "assistant", "{")
+
+    await client.ask('"a": 1}', prompt, begun)
+    await client.ask("yes", prompt, said("anthropic", "assistant", '{"a": 7}'), said("anthropic", "user", "sure?"))
+
+    natives, rewinds = await client.log()
+    assert (texts_in(natives), rewinds) == (["in JSON", '{"a": 7}', "sure?", "yes"], 1)
+    await client.recorder.close()
+
+
+WORDS = "word " * 120
+
+
+async def test_a_joined_answer_is_sent_once_when_other_messages_are_compacted() -> None:
+    recorder, wire = Recorder(MemoryStore(), budget=2_000), "anthropic"
+    listed: list[Json] = []
+    sent: list[Json] = []
+    for number in range(24):
+        listed.append(said(wire, "user", f"prompt {number}: {WORDS}"))
+        body = json.dumps({"model": "m", "max_tokens": 9, "messages": [*listed, said(wire, "assistant", "{")]})
+        exchange = await recorder.receive(ClientRequest(wire, PATHS[wire], "talk", {}, body.encode(), "", "x"))
+        for name, event in stream_events(wire, ProviderReply(f'"answer": {number}}}'), number):
+            exchange.feed(event_bytes(name, event))
+        await exchange.finish("complete", 200)
+        listed.append(said(wire, "assistant", f'{{"answer": {number}}}'))
+        sent.append(json.loads(exchange.body))
+
+    for number, body in enumerate(sent):
+        answers = texts_in([message for message in body["messages"] if message["role"] == "assistant"])
+        kept = range(number + 1 - len(answers), number)
+        assert answers == [*(f'{{"answer": {one}}}' for one in kept), "{"]
+    assert len(sent[-1]["messages"]) < len(listed)
+    async with recorder.session("talk") as opened:
+        assert not any(isinstance(event, log.Rewound) for event in await opened.session.events())
+    await recorder.close()
+
+
+# Calls that were cut.
+
+CUT = '{"path": "src/a.py", "text": "def f'
+CALLS: dict[Wire, Json] = {
+    "anthropic": {
+        "role": "assistant",
+        "content": [
+            {"type": "text", "text": "I write."},
+            {"type": "tool_use", "id": "toolu_1", "name": "write", "input": {"arguments": CUT}},
+        ],
+    },
+    "openai-chat": {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "write", "arguments": CUT}}],
+    },
+    "openai-responses": {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "write",
+        "arguments": CUT,
+        "status": "incomplete",
+    },
+}
+"""What is recorded of a call whose arguments were cut."""
+
+
+def cut_call(wire: Wire) -> bytes:
+    """Return the stream of an answer that reached its limit in the middle of a call's arguments."""
+    half = len(CUT) // 2
+    pieces = (CUT[:half], CUT[half:])
+    if wire == "openai-responses":
+        ended = {"id": "r1", "status": "incomplete", "output": [CALLS[wire]]}
+        events: list[Json] = [
+            *({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": one} for one in pieces),
+            {"type": "response.incomplete", "response": ended},
+        ]
+    elif wire == "openai-chat":
+        start = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "write", "arguments": ""}}
+        deltas = [start, *({"index": 0, "function": {"arguments": piece}} for piece in pieces)]
+        events = [{"choices": [{"index": 0, "delta": {"tool_calls": [one]}}]} for one in deltas]
+        events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
+    else:
+        call = {"type": "tool_use", "id": "toolu_1", "name": "write", "input": {}}
+        events = [
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "I write."}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "content_block_start", "index": 1, "content_block": call},
+            *(
+                {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": one}}
+                for one in pieces
+            ),
+            {"type": "content_block_stop", "index": 1},
+            {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}},
+            {"type": "message_stop"},
+        ]
+    return b"".join(event_bytes(str(event.get("type") or ""), event) for event in events)
+
+
+def with_arguments(wire: Wire, arguments: Json) -> Json:
+    """Return the call as a client has it that could not parse the arguments that came."""
+    copy: Json = json.loads(json.dumps(CALLS[wire]))
+    if wire == "anthropic":
+        copy["content"][1]["input"] = arguments
+    elif wire == "openai-chat":
+        copy["tool_calls"][0]["function"]["arguments"] = json.dumps(arguments)
+    else:
+        copy["arguments"] = json.dumps(arguments)
+    return copy
+
+
+def result(wire: Wire) -> Json:
+    if wire == "anthropic":
+        block = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "bad input", "is_error": True}
+        return {"role": "user", "content": [block]}
+    if wire == "openai-chat":
+        return {"role": "tool", "tool_call_id": "call_1", "content": "bad input"}
+    return {"type": "function_call_output", "call_id": "call_1", "output": "bad input"}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["", "restarted"])
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(None, "talk"), ({}, "talk"), ({"path": "src/a.py"}, "talk"), (None, None), ({}, None)],
+    ids=["as they came", "none", "those that were whole", "as they came, unnamed", "none, unnamed"],
+)
+@pytest.mark.parametrize("wire", CALLS)
+async def test_a_call_that_was_cut_keeps_what_came_whatever_the_client_makes_of_it(
+    wire: Wire, arguments: Json | None, name: str | None, *, is_restarted: bool
+) -> None:
+    store = MemoryStore()
+    client = Client(Recorder(store), wire, name)
+    prompt = said(wire, "user", "write it")
+    exchange = await client.send(prompt)
+    first = exchange.session_id
+    exchange.feed(cut_call(wire))
+    await exchange.finish("complete", 200)
+    call = CALLS[wire] if arguments is None else with_arguments(wire, arguments)
+
+    if is_restarted:
+        await client.recorder.close()
+        client.recorder = Recorder(store)
+    await client.ask("again", prompt, call, result(wire))
+    if is_restarted:
+        await client.recorder.close()
+        client.recorder = Recorder(store)
+    await client.send(prompt, call, result(wire), said(wire, "assistant", "again"), said(wire, "user", "go on"))
+
+    natives, rewinds = await client.log()
+    assert (natives[1], client.session_id, len(natives), rewinds) == (CALLS[wire], first, 5, 0)
+    await client.recorder.close()
+
+
+def test_a_call_that_was_cut_is_valid_in_the_next_request_as_it_was_recorded() -> None:
+    listed = [said("anthropic", "user", "write it"), CALLS["anthropic"], result("anthropic")]
+
+    assert [*validate(listed, "anthropic")] == []
