@@ -210,6 +210,68 @@ async def test_what_a_block_of_the_providers_own_says_is_found(message_format: s
     assert "herring" in found.excerpts[0].text
 
 
+WEB = {"url": "https://harbor.example/news?id=7", "title": "Quay  closed"}
+CITING: dict[str, tuple[str, dict[str, Any], str]] = {
+    "Anthropic": (
+        "anthropic-messages",
+        {"role": "assistant", "content": [
+            {"type": "text", "text": "It is closed.", "citations": [
+                {"type": "web_search_result_location", "cited_text": "shut", "encrypted_index": "Ab" * 80, **WEB},
+                {"type": "web_search_result_location", "cited_text": "again", "encrypted_index": "Cd" * 80, **WEB},
+                {"type": "char_location", "cited_text": "shut", "document_index": 0, "document_title": "Log",
+                 "start_char_index": 0, "end_char_index": 4},
+            ]},
+            {"type": "text", "text": "Go home."},
+        ]},
+        "It is closed.\nGo home.\n[cited: Quay closed, https://harbor.example/news?id=7; Log]",
+    ),
+    "Responses": (
+        "openai-responses",
+        {"type": "message", "role": "assistant", "content": [
+            {"type": "output_text", "text": "It is closed.", "annotations": [
+                {"type": "url_citation", "start_index": 0, "end_index": 5, **WEB},
+                {"type": "file_citation", "index": 0, "file_id": "file_1", "filename": "harbor.pdf"},
+            ]},
+        ]},
+        "It is closed.\n[cited: Quay closed, https://harbor.example/news?id=7; harbor.pdf]",
+    ),
+    "chat": (
+        "openai-chat",
+        {"role": "assistant", "content": "It is closed.", "annotations": [
+            {"type": "url_citation", "url_citation": {"start_index": 0, "end_index": 5, **WEB}},
+        ]},
+        "It is closed.\n[cited: Quay closed, https://harbor.example/news?id=7]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", ["quay", "harbor.example", "https://harbor.example/news?id=7"])
+@pytest.mark.parametrize("name", CITING)
+async def test_what_a_text_cites_is_found_by_its_title_and_its_address(name: str, question: str) -> None:
+    message_format, message, text = CITING[name]
+    session = await opened(format=message_format)
+
+    await session.record([user_message("hello"), message])
+
+    excerpt = (await session.recall(question)).excerpts[0]
+    assert (excerpt.ref, excerpt.text) == ("#1", text)
+    assert [one.text for one in (await session.recall(RecallQuery(text="harbor.example"))).excerpts] == [text]
+
+
+async def test_the_context_of_a_document_that_has_no_text_is_found() -> None:
+    session = await opened(format="anthropic-messages")
+    context = "The minutes of the herring council. " + "Nobody came. " * 40
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x" * 40}
+
+    await session.record([
+        user_message("hello"),
+        {"role": "user", "content": [{"type": "document", "source": source, "title": "Minutes", "context": context}]},
+    ])  # fmt: skip
+
+    excerpt = (await session.recall("herring")).excerpts[0]
+    assert (excerpt.ref, excerpt.text) == ("#1", f"[document: Minutes, application/pdf]\n{context}")
+
+
 async def test_the_encrypted_content_of_a_block_is_not_searched() -> None:
     session = await opened(format="openai-responses")
     encrypted = "harbor" * 50

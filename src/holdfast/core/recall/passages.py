@@ -2,7 +2,8 @@
 
 The text of a message is the verbatim text of its parts, joined by line feeds. References count lines and characters
 in this text. A call contributes its tool's name and its arguments as sent. Media have no text, so a description
-replaces them. The best passage consists of the lines around the place with most of the search words.
+replaces them. What the texts cite comes last, by title and address. The best passage consists of the lines around the
+place with most of the search words.
 """
 
 import collections
@@ -159,7 +160,12 @@ MEDIA_DESCRIPTION_KEYS = (
     "url", "uri", "fileUri", "file_uri", "image_url", "file_id",
 )  # fmt: skip
 """Keys under which providers and people describe media."""
+CITATION_KEYS = ("title", "document_title", "filename", "url", "uri", "source")
+"""Keys under which providers name what a text cites."""
+CITATION_LISTS = ("citations", "annotations")
 MAX_DESCRIPTION_CHARS = 300
+MAX_CITATION_CHARS = 2_000
+"""Addresses may be long; browsers and servers take about as much."""
 MAX_DESCRIPTION_DEPTH = 4
 
 
@@ -186,7 +192,9 @@ def message_body(message: Message) -> MessageBody:
     """Return the text of a message."""
     texts = [_part_text(part) for part in message.parts]
     starts = accumulate((len(text) + 1 for text in texts), initial=0)
-    return MessageBody("\n".join(texts), tuple(starts)[: len(texts)])
+    # After all parts, so that the places of their texts are the same with and without it.
+    cited = [text for text in (describe_citations(message),) if text]
+    return MessageBody("\n".join(texts + cited), tuple(starts)[: len(texts)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +238,35 @@ def _part_text(part: Part) -> str:
 
 
 def describe_media(media: Media) -> str:
-    """Return a description of an image, a sound or a document from its metadata."""
-    texts = dict.fromkeys(_description_texts(media.native, 0))
-    return f"[{media.kind}: {', '.join(texts)}]" if texts else f"[{media.kind}]"
+    """Return a description of an image, a sound or a document from its metadata, and what was said about it."""
+    texts = dict.fromkeys(_description_texts(media.native, MEDIA_DESCRIPTION_KEYS, MAX_DESCRIPTION_CHARS))
+    described = f"[{media.kind}: {', '.join(texts)}]" if texts else f"[{media.kind}]"
+    native = media.native
+    context = cast("Mapping[str, object]", native).get("context") if isinstance(native, Mapping) else None
+    return f"{described}\n{context}" if isinstance(context, str) and context else described
 
 
-def _description_texts(value: object, depth: int) -> Iterator[str]:
+def describe_citations(message: Message) -> str:
+    """Return the titles and addresses of what a message cites; empty if it cites nothing."""
+    cited: dict[str, None] = {}
+    for native in (message.native, *(part.native for part in message.parts if isinstance(part, Text))):
+        if not isinstance(native, Mapping):
+            continue
+        fields = cast("Mapping[str, object]", native)
+        for value in (fields.get(name) for name in CITATION_LISTS):
+            for citation in cast("list[object]", value) if isinstance(value, list) else ():
+                texts = dict.fromkeys(_description_texts(citation, CITATION_KEYS, MAX_CITATION_CHARS))
+                cited |= dict.fromkeys([", ".join(texts)] if texts else ())
+    return f"[cited: {'; '.join(cited)}]" if cited else ""
+
+
+def _description_texts(value: object, keys: Sequence[str], max_chars: int, depth: int = 0) -> Iterator[str]:
     if not isinstance(value, Mapping) or depth > MAX_DESCRIPTION_DEPTH:
         return
     fields = cast("Mapping[object, object]", value)
-    for key in MEDIA_DESCRIPTION_KEYS:
+    for key in keys:
         text = fields.get(key)
-        if isinstance(text, str) and text and len(text) <= MAX_DESCRIPTION_CHARS and not text.startswith("data:"):
+        if isinstance(text, str) and text and len(text) <= max_chars and not text.startswith("data:"):
             yield " ".join(text.split())
     for inner in fields.values():
-        yield from _description_texts(inner, depth + 1)
+        yield from _description_texts(inner, keys, max_chars, depth + 1)

@@ -1,4 +1,4 @@
-"""The indexed text of a message: its words, and the words of its calls, its results and the provider's own blocks.
+"""The indexed text of a message: its words, and those of its calls, its results, its sources and the provider's blocks.
 
 In a very long message, words beyond the limit are indexed only once each.
 """
@@ -8,7 +8,7 @@ from typing import cast
 
 from holdfast.core.conversation.messages import Media, Message, Opaque, Text
 from holdfast.core.ledger.identifiers import argument_text
-from holdfast.core.recall.passages import describe_media
+from holdfast.core.recall.passages import describe_citations, describe_media
 from holdfast.stores.base import IndexEntry
 from holdfast.text import lazy_pattern
 
@@ -32,15 +32,18 @@ def index_entries(messages: Iterable[tuple[int, Message]]) -> list[IndexEntry]:
 
 def index_text_of(message: Message) -> str:
     """Return the indexed text of a message; recall answers are left out, because their source is indexed already."""
-    if len(message.parts) == 1 and isinstance(message.parts[0], Text):
-        text = message.parts[0].text  # most messages are one text
-        return text if len(text) <= MAX_INDEXED_CHARS else _limited(text)
+    if len(message.parts) == 1 and isinstance(first := message.parts[0], Text):  # as most messages are
+        block = cast("Mapping[str, object]", first.native) if isinstance(first.native, dict) else None
+        is_cited = block is not None and ("citations" in block or "annotations" in block)
+        if not is_cited and "annotations" not in (message.native or ()):
+            return first.text if len(first.text) <= MAX_INDEXED_CHARS else _limited(first.text)
     results = [result for result in message.results if not result.is_recall_answer]
     parts = (*message.parts, *(inner for result in results for inner in result.content))
     pieces = [message.text, *(result.text for result in results)]
     pieces += [f"{call.name} {argument_text(call.arguments)}" for call in message.calls]
     pieces += [describe_media(part) for part in parts if isinstance(part, Media)]
     pieces += [text for part in parts if isinstance(part, Opaque) for text in _spoken_texts(part)]
+    pieces.append(describe_citations(message))
     return _limited("\n".join(piece for piece in pieces if piece))
 
 
