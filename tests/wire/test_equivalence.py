@@ -36,3 +36,25 @@ def test_an_image_of_gemini_that_its_client_spells_differently_is_the_same(part:
     answer = {"role": "model", "parts": [{"inlineData": {"mimeType": "image/png", "data": "+/A="}}]}
 
     assert essential_gemini_content({"role": "model", "parts": [part]}) == answer
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"content": "No."},
+        {"content": None, "refusal": "No."},
+        {"content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"content": "", "audio": {"id": "audio_1"}},
+    ],
+    ids=["text", "refusal", "older call", "audio"],
+)
+def test_reasoning_that_a_client_leaves_out_makes_no_difference_beside_anything_else(said: JsonMessage) -> None:
+    answer = {"role": "assistant", **said}
+
+    assert essential_message({**answer, "reasoning_content": "Hm."}) == essential_message(answer)
+
+
+def test_an_empty_text_beside_a_call_of_the_older_form_says_nothing() -> None:
+    call = {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}
+
+    assert essential_message({**call, "content": ""}) == essential_message({**call, "content": None}) == call

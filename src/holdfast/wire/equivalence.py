@@ -14,9 +14,11 @@ from holdfast.wire.gemini import FIELD_SPELLINGS, SIGNATURE_FIELD, camel_case_ke
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.media import standard_base64
 
-_BESIDE_CONTENT = frozenset({"refusal", "audio", "reasoning", "reasoning_content", "reasoning_details"})
+_REASONING = frozenset({"reasoning", "reasoning_content", "reasoning_details"})
+"""Members that clients leave out later, if anything else is said."""
+_BESIDE_CONTENT = frozenset({"refusal", "audio"}) | _REASONING
 """Members that clients leave out later, if there is other content."""
-_INSTEAD_OF_CONTENT = ("tool_calls", "refusal", "audio")
+_INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio")
 """Members beside which an empty content says nothing."""
 _THINKING_TYPES = ("thinking", "redacted_thinking")
 """Blocks that clients leave out of earlier turns, if there is other content."""
@@ -45,6 +47,7 @@ def essential_message(native: Mapping[str, Any]) -> Mapping[str, Any]:
         message["tool_calls"] = [_essential_call(call) for call in calls]
     if not message.get("content") and any(message.get(name) for name in _INSTEAD_OF_CONTENT):
         message.pop("content", None)
+        message = {key: value for key, value in message.items() if key not in _REASONING}
     if message.get("content") or message.get("tool_calls"):
         message = {key: value for key, value in message.items() if key not in _BESIDE_CONTENT}
     return message
