@@ -165,6 +165,77 @@ async def test_a_joined_answer_is_sent_once_when_other_messages_are_compacted() 
     await recorder.close()
 
 
+# Chunks.
+
+
+async def answer_in_chunks(client: Client, texts: list[str], *messages: Json) -> None:
+    """Send a list, and have it answered in chunks of Gemini."""
+    exchange = await client.send(*messages)
+    for index, text in enumerate(texts):
+        end = {"finishReason": "STOP"} if index == len(texts) - 1 else {}
+        exchange.feed(event_bytes("", {"candidates": [{"content": said("gemini", "assistant", text), **end}]}))
+    await exchange.finish("complete", 200)
+
+
+@pytest.mark.parametrize("name", ["talk", None], ids=["named", "unnamed"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["", "restarted"])
+async def test_chunks_that_a_client_sends_back_one_by_one_are_one_answer(
+    name: str | None, *, is_restarted: bool
+) -> None:
+    store, texts = MemoryStore(), ["Hel", "lo ", "you", ""]
+    client = Client(Recorder(store), "gemini", name)
+    listed, found = [said("gemini", "user", "hi")], set[str]()
+
+    for turn in range(3):
+        await answer_in_chunks(client, texts, *listed)
+        found.add(client.session_id)
+        listed += [*(said("gemini", "assistant", text) for text in texts), said("gemini", "user", f"more {turn}")]
+        if is_restarted:
+            await client.recorder.close()
+            client.recorder = Recorder(store)
+
+    natives, rewinds = await client.log()
+    assert texts_in(natives) == ["hi", "Hello you", "more 0", "Hello you", "more 1", "Hello you"]
+    assert (len(found), rewinds) == (1, 0)
+    await client.recorder.close()
+
+
+async def test_a_list_that_begins_with_chunks_is_recorded_as_it_came_and_goes_on() -> None:
+    client = Client(Recorder(MemoryStore()), "gemini")
+    listed = [said("gemini", "user", "hi"), *(said("gemini", "assistant", text) for text in ("Hel", "lo"))]
+    listed.append(said("gemini", "user", "more"))
+
+    await client.ask("Yes.", *listed)
+    await client.ask("No.", *listed, said("gemini", "assistant", "Yes."), said("gemini", "user", "sure?"), number=2)
+
+    natives, rewinds = await client.log()
+    assert (texts_in(natives), rewinds) == (["hi", "Hel", "lo", "more", "Yes.", "sure?", "No."], 0)
+    await client.recorder.close()
+
+
+async def test_chunks_are_sent_as_they_came_when_other_messages_are_compacted() -> None:
+    recorder = Recorder(MemoryStore(), budget=2_000)
+    client = Client(recorder, "gemini")
+    listed, compacted = list[Json](), list[str | None]()
+    for number in range(24):
+        listed.append(said("gemini", "user", f"prompt {number}: {WORDS}"))
+        body = json.dumps({"contents": listed}).encode()
+        exchange = await recorder.receive(ClientRequest("gemini", PATHS["gemini"], "talk", {}, body, "", "x"))
+        sent = json.loads(exchange.body)["contents"]
+        assert sent[1:] == listed[len(listed) - len(sent) + 1 :]
+        for text in (f"answer {number}", " is", " here"):
+            listed.append(said("gemini", "assistant", text))
+            end = {"finishReason": "STOP"} if text == " here" else {}
+            exchange.feed(event_bytes("", {"candidates": [{"content": listed[-1], **end}]}))
+        await exchange.finish("complete", 200)
+        compacted.append(exchange.headers.get("x-holdfast-compacted"))
+
+    client.session_id = "talk"
+    natives, rewinds = await client.log()
+    assert (len(natives), rewinds, compacted[-1]) == (48, 0, "1")
+    await recorder.close()
+
+
 # Calls that were cut.
 
 CUT = '{"path": "src/a.py", "text": "def f'

@@ -28,7 +28,6 @@ from holdfast.apps.gateway.recording.governing import with_members
 from holdfast.apps.gateway.recording.governor import Governor
 from holdfast.apps.gateway.recording.identity import (
     Chain,
-    essential_fingerprint,
     is_optional,
     orders_a_summary,
     response_link,
@@ -291,10 +290,14 @@ class Recorder:
         places = await lane.conversation.record(natives, format=name) if natives else range(0)
         lane.note_reasoning(natives[len(leading) :], places[len(leading) :])
         lengths = listed.lengths[first:]
-        numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
+        numbered = zip(natives[len(leading) :], places[len(leading) :], [shared, *lengths], lengths, strict=False)
         lane.chain = listed.chain
         del lane.positions[shared:]
-        lane.positions += [place for place, before, after in numbered if after > before]
+        for native, place, before, after in numbered:
+            if after > before:
+                lane.positions.append(place)
+            elif not is_optional(native):
+                lane.joined[place] = lane.positions[-1]
 
     async def _compare(self, reading: ReadRequest, opened: OpenSession, lane: Lane, listed: ClientList) -> _Happened:
         """Return what a list says has happened since the last one."""
@@ -459,8 +462,7 @@ class Recorder:
         for form in client_forms(wire, [native for _, native in recorded]):
             chain = lane.chain.first(start)
             for native in form:
-                if (fingerprint := essential_fingerprint(wire, native)) is not None:
-                    chain.add(fingerprint, from_model=True)
+                chain.add_messages(wire, [native])
             links.append(chain.tip)
         return links
 
@@ -538,8 +540,7 @@ class Recorder:
         if sink.purpose == "summary" and text:
             self._finder.note_summary(sink.reading.request, opened.id, text)
         for native in answer.messages:
-            if (fingerprint := essential_fingerprint(wire, native)) is not None:
-                sink.chain.add(fingerprint, from_model=True)
+            sink.chain.add_messages(wire, [native])
         opened.side_tips.append(sink.chain.tip)
 
     def _remember_client(self, reading: ReadRequest, opened: OpenSession, lane: Lane) -> asyncio.Task[None] | None:
