@@ -2,11 +2,14 @@
 
 import gzip
 import zlib
+from itertools import pairwise
 
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.apps.gateway.encodings import BodyTooLargeError, UnreadableBodyError, decompressed
+from holdfast.apps.gateway.encodings import BodyTooLargeError, StreamDecompressor, UnreadableBodyError, decompressed
 
 PACKED = {
     "gzip": gzip.compress(b"x" * 1_000),
@@ -27,3 +30,44 @@ def test_a_body_as_large_as_the_limit_is_read_and_one_byte_more_is_too_large(enc
 def test_a_body_that_is_cut_short_is_not_read_as_a_shorter_one(encoding: str) -> None:
     with pytest.raises(UnreadableBodyError, match=f"the {encoding} body is cut short"):
         decompressed(PACKED[encoding][:-4], encoding, max_bytes=1_000)
+
+
+WORDS = [b"data: one\n\n", b"", b"data: two\n\n", b"x" * 70_000]
+
+
+def without_header(body: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(body) + packer.flush()
+
+
+STREAMS = {
+    "one gzip member": ("gzip", gzip.compress(b"".join(WORDS))),
+    "a gzip member for each piece": ("x-gzip", b"".join(map(gzip.compress, WORDS))),
+    "a zstd frame for each piece": ("zstd", b"".join(map(zstandard.compress, WORDS))),
+    "a gzip member and padding": ("gzip", gzip.compress(b"".join(WORDS)) + bytes(8)),
+    "deflate": ("deflate", zlib.compress(b"".join(WORDS))),
+    "deflate without a header": ("deflate", without_header(b"".join(WORDS))),
+}
+
+
+@given(name=st.sampled_from(sorted(STREAMS)), cuts=st.sets(st.integers(0, 300)))
+def test_a_compressed_stream_is_read_to_its_end_however_it_is_packed_and_cut(name: str, cuts: set[int]) -> None:
+    encoding, packed = STREAMS[name]
+    places = [0, *sorted(cut for cut in cuts if 0 < cut < len(packed)), len(packed)]
+    decompressor = StreamDecompressor(encoding)
+
+    plain = [decompressor.read(packed[start:stop]) for start, stop in pairwise(places)]
+
+    assert (b"".join(plain), decompressor.is_readable) == (b"".join(WORDS), True)
+
+
+def test_a_request_in_deflate_without_a_header_is_read() -> None:
+    assert decompressed(without_header(b"x" * 1_000), "deflate", max_bytes=1_000) == b"x" * 1_000
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd", "br"])
+def test_a_stream_that_is_damaged_or_packed_otherwise_is_no_longer_readable(encoding: str) -> None:
+    decompressor = StreamDecompressor(encoding)
+
+    assert (decompressor.read(b"\x00\xffnot packed at all"), decompressor.is_readable) == (b"", False)
+    assert decompressor.read(gzip.compress(b"more")) == b""

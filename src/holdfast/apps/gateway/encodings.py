@@ -16,6 +16,10 @@ class BodyTooLargeError(Exception):
     """Raised when a body is larger than the limit, after decompression too. The client gets a 413."""
 
 
+DEFLATE_METHOD = 8
+"""What the first four bits of zlib's header are; some servers send `deflate` without a header."""
+
+
 class _Decompressor(Protocol):
     @property
     def eof(self) -> bool: ...
@@ -37,7 +41,7 @@ def decompressed(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
         elif encoding in {"gzip", "x-gzip", "deflate"}:
             rest = body
             while rest and room >= 0:
-                one = zlib.decompressobj(zlib.MAX_WBITS if encoding == "deflate" else GZIP_WINDOW)
+                one = zlib.decompressobj(_window(encoding, rest))
                 pieces.append(one.decompress(rest, room + 1))
                 room -= len(pieces[-1])
                 if room >= 0 and not one.eof:
@@ -53,32 +57,49 @@ def decompressed(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
     return plain
 
 
+def _window(encoding: str, body: bytes) -> int:
+    """Return which header zlib expects before a body: that of gzip, its own, or none."""
+    if encoding != "deflate":
+        return GZIP_WINDOW
+    return zlib.MAX_WBITS if body[0] & 0x0F == DEFLATE_METHOD else -zlib.MAX_WBITS
+
+
 class StreamDecompressor:
-    """Reads a compressed answer as it arrives. What cannot be read is left out, and `is_readable` becomes false."""
+    """Reads a compressed answer as it arrives. What cannot be read is left out, and `is_readable` becomes false.
+
+    An answer may be several members or frames after each other: some servers end one with each piece that they send.
+    """
 
     def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
         self.is_plain = not encoding or encoding == "identity"
-        self._decompressor: _Decompressor | None = None
-        if encoding in {"gzip", "x-gzip"}:
-            self._decompressor = zlib.decompressobj(GZIP_WINDOW)
-        elif encoding == "deflate":
-            self._decompressor = zlib.decompressobj()
-        elif encoding == "zstd":
-            self._decompressor = zstandard.ZstdDecompressor().decompressobj()
-
-    @property
-    def is_readable(self) -> bool:
+        self.is_readable = self.is_plain or encoding in {"gzip", "x-gzip", "deflate", "zstd"}
         """Whether everything that came so far could be read."""
-        return self.is_plain or self._decompressor is not None
+        self._decompressor: _Decompressor | None = None
+        self._has_ended = self._is_over = False
+        self._is_silent = True
+        """Whether the member that is being read has said nothing yet."""
 
     def read(self, chunk: bytes) -> bytes:
         """Return the plain bytes of a chunk."""
         if self.is_plain:
             return chunk
-        if self._decompressor is None:
-            return b""
+        plain, rest = list[bytes](), b"" if self._is_over else chunk
         try:
-            return self._decompressor.decompress(chunk)
+            while rest and self.is_readable:
+                one = self._decompressor = self._decompressor or self._new_decompressor(rest)
+                plain.append(one.decompress(rest))
+                rest = one.unused_data if one.eof else b""
+                self._is_silent = one.eof or (self._is_silent and not plain[-1])
+                if one.eof:
+                    self._has_ended, self._decompressor = True, None
         except (zlib.error, zstandard.ZstdError):
-            self._decompressor = None
-            return b""
+            # After the last member, there may be anything: clients do not read it either.
+            self._is_over = self._has_ended and self._is_silent
+            self.is_readable = self._is_over
+        return b"".join(plain)
+
+    def _new_decompressor(self, rest: bytes) -> _Decompressor:
+        if self._encoding == "zstd":
+            return zstandard.ZstdDecompressor().decompressobj()
+        return zlib.decompressobj(_window(self._encoding, rest))
