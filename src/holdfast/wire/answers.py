@@ -28,6 +28,8 @@ _SOUND = ("data", "transcript")
 _CALL_TEXTS = {"function": ("name", "arguments"), "custom": ("name", "input")}
 _NEEDS_ITS_END = ("tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking")
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
+_PIECE_TYPES = ("text", "thinking")
+"""Blocks whose pieces say what they are a part of."""
 _CUT_ARGUMENTS = "arguments"
 """The member of an Anthropic call's input that has the text of arguments that are no JSON: an input is an object."""
 _PATH_STEP = r"""\.([^.\[\]]+)|\[(\d{1,6})\]|\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
@@ -326,7 +328,9 @@ class _AnthropicReader:
         self._usage |= as_object(message.get("usage"))
 
     def _add_delta(self, index: int, delta: JsonObject) -> None:
-        block = self._blocks.setdefault(index, {})
+        # A block whose start is missing is what its first piece is.
+        kind = str(delta.get("type")).removesuffix("_delta")
+        block = self._blocks.setdefault(index, {"type": kind} if kind in _PIECE_TYPES else {})
         if delta.get("type") == "citations_delta":
             self._citations.setdefault(index, []).append(delta.get("citation"))
             return
@@ -462,8 +466,7 @@ class _GeminiReader:
 
     def add(self, event: JsonObject) -> None:
         answer = self._answer
-        answer.model = event.get("modelVersion") or answer.model
-        answer.response_id = event.get("responseId") or answer.response_id
+        _read_names(answer, {"model": event.get("modelVersion"), "id": event.get("responseId")})
         answer.usage = as_object(event.get("usageMetadata")) or answer.usage
         candidate = next((one for one in objects_in(event.get("candidates")) if not one.get("index")), JsonObject())
         answer.is_complete = answer.is_complete or bool(candidate.get("finishReason"))

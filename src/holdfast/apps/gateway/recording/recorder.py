@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ from holdfast.apps.gateway.recording.identity import (
     side_purpose_of_words,
 )
 from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
+from holdfast.apps.gateway.recording.readable import readable_messages
 from holdfast.apps.gateway.recording.recall_rounds import (
     MAX_RECALL_ROUNDS,
     NO_MORE_ROUNDS,
@@ -50,7 +52,7 @@ from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.counters.vocabularies import load_vocabulary
 from holdfast.dataclass import dataclass
-from holdfast.errors import ConcurrentWriteError, HoldfastError, RecordingError
+from holdfast.errors import ConcurrentWriteError, HoldfastError, MalformedInputError, RecordingError
 from holdfast.models.base import Summarizer
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
@@ -523,9 +525,14 @@ class Recorder:
     ) -> None:
         """Record what an answer says, and the results of its calls of `recall`."""
         lane, wire, name = sink.lane, sink.reading.request.wire, sink.opened.session.history.format
-        usage = usage_of(answer)
-        places = await lane.conversation.record(answer.messages, format=name, usage=usage, duration_ms=duration_ms)
-        lane.add_answer(wire, answer.messages, places)
+        record = partial(lane.conversation.record, format=name, usage=usage_of(answer), duration_ms=duration_ms)
+        said: Sequence[JsonMapping] = answer.messages
+        try:
+            places = await record(said)
+        except MalformedInputError:
+            said = readable_messages(name or _format_for(sink.reading.body), said)
+            places = await record(said)
+        lane.add_answer(wire, said, places)
         lane.last_text = answer_text(answer)
         if results:
             places = await lane.conversation.record(results, format=name)
