@@ -868,6 +868,61 @@ async def test_whatever_comes_after_the_mark_of_the_last_event_passes(first: byt
         assert (bytes(client.body), is_whole, await said(url, "s")) == (first + rest, True, ["café", "Hi"])
 
 
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/octet-stream", "application/json"])
+@pytest.mark.parametrize("start", [b"", b"\n", b"d", b": hello"], ids=["", "blank", "letter", "comment"])
+async def test_no_event_of_a_stream_with_another_type_or_none_waits_for_the_next_one(
+    content_type: str | None, start: bytes
+) -> None:
+    stream = (start if start != b"d" else b"") + b"\n\n" * (start == b": hello") + b"".join(SSE)
+    firsts = [piece for piece in (start, stream[len(start) : stream.index(SSE[1])]) if piece]
+    pieces, seen = [b"".join(firsts[:-1]), firsts[-1], *SSE[1:]], [asyncio.Event() for _ in range(len(SSE) + 1)]
+
+    async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", content_type.encode())] if content_type else []
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece, is_seen in zip(pieces, seen, strict=True):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await is_seen.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(provider) as upstream, running_gateway(upstream, **CONTROL) as url:
+        client = RawClient(url)
+        await client.send("POST", "/v1/chat/completions", CHAT, {"x-holdfast-session": "s"})
+        seen[0].set()
+        async with asyncio.timeout(10):
+            await client.read(until=pieces[1])
+            for piece, before in zip(pieces[2:], seen[1:], strict=False):
+                before.set()
+                await client.read_more(until=piece)
+        seen[-1].set()
+        is_whole = await client.read_more()
+        client.leave()
+
+        assert (bytes(client.body), is_whole, await said(url, "s")) == (stream, True, ["café", "Hi"])
+
+
+async def test_empty_lines_with_which_a_server_shows_that_it_works_are_passed_on_before_its_answer() -> None:
+    is_seen = asyncio.Event()
+
+    async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while not is_seen.is_set():
+            await send({"type": "http.response.body", "body": b"\n", "more_body": True})
+            await asyncio.sleep(0.01)
+        await send({"type": "http.response.body", "body": ANSWER})
+
+    async with served(provider) as upstream, running_gateway(upstream, **CONTROL) as url:
+        client = RawClient(url)
+        await client.send("POST", "/v1/chat/completions", CHAT, {"x-holdfast-session": "s"})
+        await client.read(until=b"\n\n")
+        is_seen.set()
+        is_whole = await client.read_more()
+        client.leave()
+
+        assert (bytes(client.body).lstrip(b"\n"), is_whole, await said(url, "s")) == (ANSWER, True, ["café", "Hi"])
+
+
 class Caller:
     """A client without a network: the moment at which the gateway notices that it leaves is known."""
 

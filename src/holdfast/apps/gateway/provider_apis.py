@@ -128,6 +128,7 @@ _LAST_EVENT_WORDS: Mapping[Wire, tuple[bytes, ...]] = {
     "gemini": (b"finishReason",),
 }
 """One of them is in every mark; most chunks have none, and need not be searched for lines."""
+_FIRST_LINES = (b"data:", b"event:", b"id:", b"retry:", b":")
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _EVENT_END = re.compile(b"|".join(EVENT_ENDS))
 _ANNOUNCEMENTS = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
@@ -176,6 +177,14 @@ class LastEventFinder:
             if (place := window.rfind(end, last, found.start())) >= 0:
                 last = place + len(end)
         return max(0, last - len(window) + len(chunk))
+
+
+def begins_as_stream(data: bytes) -> bool | None:
+    """Return whether an answer begins with a line of an event stream; None if too little of it is here."""
+    start = data.removeprefix(BOM_UTF8).lstrip()
+    if start.startswith(_FIRST_LINES):
+        return True
+    return None if any(line.startswith(start) for line in (*_FIRST_LINES, BOM_UTF8)) else False
 
 
 def has_event_end(data: bytes) -> bool:

@@ -27,6 +27,7 @@ from holdfast.apps.gateway.provider_apis import (
     STREAM_TYPE,
     Destination,
     LastEventFinder,
+    begins_as_stream,
     destination_of,
     error_body,
     first_error,
@@ -813,6 +814,8 @@ class _AnswerTail:
         self._decompressor = StreamDecompressor(_encoding_of(response))
         self.is_plain = self._decompressor.is_plain
         self._finder = LastEventFinder(wire) if self.is_stream and wire is not None else None
+        self._unknown_wire: Wire | None = None if self.is_stream else wire
+        """The wire while it is unknown whether this is a stream: some servers give theirs another type, or none."""
         self._is_array = not self.is_stream and destination.path.endswith(STREAM_METHOD)
         self._is_framed = "content-length" in response.headers or "transfer-encoding" in response.headers
         self._held = b""
@@ -843,6 +846,8 @@ class _AnswerTail:
         """Return what may be sent to the client now: the chunk itself if nothing is held back, before or after it."""
         if self._is_over:
             return chunk
+        if self._unknown_wire is not None and not plain.isspace():  # with which a server shows that it is there
+            chunk, plain = self._recognize(self._unknown_wire, self._held + chunk, self._held_plain + plain)
         before = self._held
         if before and self._is_marked:
             self._held += chunk
@@ -856,6 +861,13 @@ class _AnswerTail:
         self._held, self._held_plain = chunk[start:], plain[at:]
         self.is_waiting = bool(self._held) and not self._is_marked and (self._is_array or self._finder is not None)
         return before + chunk[:start]
+
+    def _recognize(self, wire: Wire, chunk: bytes, plain: bytes) -> tuple[bytes, bytes]:
+        """Take an answer for a stream if it begins like one; return all of it so far, of which nothing is held back."""
+        self._held = self._held_plain = b""
+        if (is_stream := begins_as_stream(plain)) is not None:
+            self._unknown_wire, self._finder = None, LastEventFinder(wire) if is_stream else None
+        return chunk, plain
 
     def _hold_from(self, plain: bytes) -> int | None:
         if self._is_array and not plain.rstrip().endswith(b"]"):
