@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.apps.gateway.provider_apis import answer_events
-from holdfast.wire.answers import read_answer
+from holdfast.wire.answers import answer_text, read_answer
 
 
 def _text_event(text: str) -> dict[str, Any]:
@@ -163,3 +163,27 @@ def test_white_space_of_any_kind_before_the_data_of_an_event_hides_nothing() -> 
     raw = b'data:\t{"type": "message_start"}\n\ndata: {"type": "message_stop"}\n\n'
 
     assert answer_events("anthropic", raw) == [{"type": "message_start"}, {"type": "message_stop"}]
+
+
+def gemini_chunk(text: str, **members: object) -> dict[str, object]:
+    return {"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, **members}]}
+
+
+@pytest.mark.parametrize("separator", [b",", b",\r\n", b" \n, "])
+def test_a_gemini_list_that_breaks_off_is_read_as_far_as_its_chunks_are_whole(separator: bytes) -> None:
+    chunks = [gemini_chunk("Hel, ["), gemini_chunk("lo"), gemini_chunk("!", finishReason="STOP")]
+    raw = b"[" + separator.join(json.dumps(chunk, indent=1).encode() for chunk in chunks) + b"\n]"
+    texts = {"": 0, "Hel, [": 0, "Hel, [lo": 0, "Hel, [lo!": 0}
+
+    for stop in range(len(raw) + 1):
+        answer = read_answer("gemini", answer_events("gemini", raw[:stop]))
+        texts[answer_text(answer)] += 1
+        assert answer.is_complete == (answer_text(answer) == "Hel, [lo!")
+
+    assert all(texts.values())
+
+
+def test_a_whole_answer_that_breaks_off_says_nothing() -> None:
+    raw = json.dumps(gemini_chunk("Hello", finishReason="STOP")).encode()
+
+    assert [answer_events("gemini", raw[:stop]) for stop in range(len(raw))] == [[]] * len(raw)

@@ -232,6 +232,9 @@ def first_error(data: bytes) -> bytes | None:
 
 # Answers.
 
+_DECODER = json.JSONDecoder()
+_VALUE_START = re.compile(r"\s*[\[,]\s*")
+"""What comes before each value of a list."""
 _CHAT_STREAM_END = b"\n\ndata: [DONE]\n\n"
 CLOSING_EVENTS = 2
 """How many events at the end of a stream are no pieces of text: the reason why it ends, and what it cost."""
@@ -266,7 +269,7 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
         with suppress(ValueError):
             whole = _read_as_client(raw)
             return list(whole) if is_list(whole) else [whole]
-        return []
+        return _whole_values(raw)
     if b"\r" in raw:  # JSON has it only escaped
         raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     # Nearly every event is one line: reading all of them at once takes a third of the time.
@@ -292,6 +295,16 @@ def _read_as_client(raw: bytes) -> object:
         return read_json(raw)
     except UnicodeDecodeError:
         return read_json(raw.decode(errors="replace").encode())
+
+
+def _whole_values(raw: bytes) -> list[object]:
+    """Return the values at the beginning of a JSON list that was cut, as Gemini streams one without `alt=sse`."""
+    text, found, place = raw.decode(errors="replace"), list[object](), 0
+    with suppress(ValueError, RecursionError):
+        while start := _VALUE_START.match(text, place):
+            value, place = _DECODER.raw_decode(text, start.end())
+            found.append(value)
+    return found
 
 
 def _chat_events(lines: list[bytes]) -> list[object]:
