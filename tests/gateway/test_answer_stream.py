@@ -1,6 +1,7 @@
 """Events read from the bytes of an answer."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.apps.gateway.provider_apis import answer_events
-from holdfast.wire.answers import answer_text, read_answer
+from holdfast.wire.answers import Wire, answer_text, read_answer
 
 
 def _text_event(text: str) -> dict[str, Any]:
@@ -187,3 +188,44 @@ def test_a_whole_answer_that_breaks_off_says_nothing() -> None:
     raw = json.dumps(gemini_chunk("Hello", finishReason="STOP")).encode()
 
     assert [answer_events("gemini", raw[:stop]) for stop in range(len(raw))] == [[]] * len(raw)
+
+
+def halves(event: Callable[[str], object]) -> bytes:
+    """Return the events of a text that is cut in the middle of a character, as JSON escapes one."""
+    events = [json.dumps(event(piece)).encode() for piece in ("a \ud83d", "\ude00 b \ud83d")]
+    return b"".join(b"data: %s\n\n" % one for one in events)
+
+
+CUT_CHARACTERS: dict[Wire, tuple[bytes, object]] = {
+    "openai-chat": (
+        halves(lambda piece: {"choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}),
+        {"role": "assistant", "content": "a \U0001f600 b \ud83d"},
+    ),
+    "anthropic": (
+        halves(
+            lambda piece: {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": piece},
+            }
+        ),
+        {"role": "assistant", "content": [{"type": "text", "text": "a \U0001f600 b \ud83d"}]},
+    ),
+    "openai-responses": (
+        halves(lambda piece: {"type": "response.output_text.delta", "output_index": 0, "delta": piece}),
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "a \U0001f600 b \ud83d", "annotations": []}],
+            "status": "incomplete",
+        },
+    ),
+    "gemini": (halves(gemini_chunk), {"role": "model", "parts": [{"text": "a \U0001f600 b \ud83d"}]}),
+}
+
+
+@pytest.mark.parametrize("wire", CUT_CHARACTERS)
+def test_a_character_whose_halves_come_in_two_events_is_whole_again(wire: Wire) -> None:
+    raw, message = CUT_CHARACTERS[wire]
+
+    assert read_answer(wire, answer_events(wire, raw)).messages == [message]

@@ -146,7 +146,7 @@ class _JoinedBlocks:
         return [
             block
             | {name: inner.whole() for name, inner in lists.items()}
-            | {name: "".join(pieces) for name, pieces in texts.items()}
+            | {name: _joined_text(pieces) for name, pieces in texts.items()}
             for block, lists, texts in zip(self._blocks, self._lists, self._texts, strict=True)
         ]
 
@@ -222,7 +222,7 @@ class _ChatReader:
 
     def _add_blocks(self, name: str, pieces: list[JsonObject]) -> None:
         blocks = self._blocks[name]
-        if pieces and not blocks and name == "content" and (text := "".join(self._texts.pop(name, ()))):
+        if pieces and not blocks and name == "content" and (text := _joined_text(self._texts.pop(name, ()))):
             blocks.add({"type": "text", "text": text})
         for piece in pieces:
             blocks.add(piece)
@@ -245,7 +245,7 @@ class _ChatReader:
 
     def _call_body(self, index: int, kind: str) -> JsonObject:
         """Return the name and the arguments of a call; nothing if they are not whole."""
-        said = {name: "".join(self._call_texts.get((index, kind, name), ())) for name in _CALL_TEXTS[kind]}
+        said = {name: _joined_text(self._call_texts.get((index, kind, name), ())) for name in _CALL_TEXTS[kind]}
         is_whole = self._answer.is_complete or (kind == "function" and _is_json(said["arguments"]))
         return said if is_whole else {}
 
@@ -267,10 +267,10 @@ class _ChatReader:
         if answer.messages or not self._has_deltas:
             return answer
         message: JsonObject = {"role": "assistant", "content": None}
-        message |= {name: "".join(self._texts[name]) for name in _APPENDED_TEXTS if name in self._texts}
+        message |= {name: _joined_text(self._texts[name]) for name in _APPENDED_TEXTS if name in self._texts}
         message |= {name: blocks.whole() for name, blocks in self._blocks.items() if blocks}
         if self._audio:
-            message["audio"] = self._audio | {"transcript": "".join(self._transcript)}
+            message["audio"] = self._audio | {"transcript": _joined_text(self._transcript)}
         calls: list[JsonObject] = []
         for index, call in sorted(self._calls.items()):
             kind = "custom" if call["type"] == "custom" else "function"
@@ -345,7 +345,7 @@ class _AnthropicReader:
         answer = self._answer
         content: list[JsonObject] = []
         for index, block in sorted(self._blocks.items()):
-            texts = {name: "".join(pieces) for name, pieces in self._texts.get(index, {}).items()}
+            texts = {name: _joined_text(pieces) for name, pieces in self._texts.get(index, {}).items()}
             arguments = texts.pop("partial_json", "")
             is_ended = index in self._ended
             if block.get("type") in _NEEDS_ITS_END and not is_ended and not (arguments and _is_json(arguments)):
@@ -446,7 +446,7 @@ class _ResponsePart:
         """Return the part; nothing if it says nothing."""
         if self.whole:
             return self.whole
-        texts = {name: "".join(pieces) for name, pieces in self.texts.items()}
+        texts = {name: _joined_text(pieces) for name, pieces in self.texts.items()}
         if refusal := texts.get("refusal"):
             return {"type": "refusal", "refusal": refusal}
         text = texts.get("text", "")
@@ -505,7 +505,7 @@ class _GeminiReader:
     def answer(self) -> Answer:
         if self._parts or self._answer.is_complete:
             parts = [
-                part | {"text": "".join(pieces)} if len(pieces) > 1 else part
+                part | {"text": _joined_text(pieces)} if len(pieces) > 1 else part
                 for part, pieces in zip(self._parts, self._texts, strict=True)
                 if self._answer.is_complete or part is not self._open_call
             ]
@@ -558,6 +558,18 @@ def _read_names(answer: Answer, event: JsonObject) -> None:
     model, response_id = event.get("model"), event.get("id")
     answer.model = model if isinstance(model, str) else answer.model
     answer.response_id = response_id if isinstance(response_id, str) else answer.response_id
+
+
+def _joined_text(pieces: Iterable[str]) -> str:
+    """Return the pieces of a text as one; a character may be cut into the halves of a surrogate pair."""
+    text = "".join(pieces)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return text
 
 
 def _index(value: object) -> int:
