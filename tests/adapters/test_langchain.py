@@ -602,6 +602,46 @@ def test_a_blocking_agent_recalls_and_outside_of_one_the_tool_says_where_it_work
     assert outside == ["[Recall: this tool works only in an agent with HoldfastMiddleware.]"] * 2
 
 
+@pytest.mark.parametrize("messages", [[], [HumanMessage("")]])
+def test_a_list_that_says_nothing_is_sent_as_it_is(middleware: HoldfastMiddleware, messages: list[BaseMessage]) -> None:
+    model = RepeatingChatModel(requests=[], answer="Ahoy.")
+    agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver(), system_prompt="Greet.")
+
+    given: Any = {"messages": messages}
+    agent.invoke(given, configured("t"))
+    agent.invoke({"messages": [HumanMessage("and now?")]}, configured("t"))
+
+    said = [message.content for message in messages]
+    assert [message.content for message in model.requests[0]] == ["Greet.", *said]
+    assert [one["content"] for one in middleware.session("t").messages()] == [*said, "Ahoy.", "and now?", "Ahoy."]
+
+
+def test_a_tool_of_the_agents_own_that_is_called_recall_is_offered_and_called(middleware: HoldfastMiddleware) -> None:
+    class ToolNamingModel(RepeatingChatModel):
+        names: list[list[str]] = Field(default_factory=list[list[str]])
+
+        def bind_tools(self, tools: Sequence[Any], **_: Any) -> Any:
+            self.names.append([one.name for one in tools])
+            return self
+
+    @tool
+    def recall(product: str) -> str:
+        """Call a product back."""
+        return f"{product} is called back"
+
+    model = ToolNamingModel(requests=[])
+    agent = create_agent(model, [recall], middleware=[middleware], checkpointer=InMemorySaver())
+
+    for _ in range(40):
+        agent.invoke({"messages": [HumanMessage("say it " * 40)]}, configured("t"))
+
+    request = middleware.last_request("t")
+    assert request is not None
+    assert request.receipt.compacted
+    assert model.names == [["recall"]] * 40
+    assert "recall" not in str(request.messages)
+
+
 def test_the_budget_is_the_window_of_the_models_profile_where_none_is_given() -> None:
     middleware = HoldfastMiddleware()
     model = RepeatingChatModel(requests=[], profile={"max_input_tokens": 5_000})

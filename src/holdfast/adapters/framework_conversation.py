@@ -25,6 +25,7 @@ from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.errors import (
     CannotFitError,
     ConcurrentWriteError,
+    EmptyConversationError,
     HoldfastError,
     ModelOverflowError,
     PendingToolCallsError,
@@ -168,12 +169,18 @@ class FrameworkConversation(Generic[MessageT]):
         return first == self._known_contents[: len(first) if is_edited else None]
 
     async def prepare(self, messages: Sequence[MessageT], options: FrameworkRequest) -> list[MessageT]:
-        """Record the new messages of a list, and return the messages to send instead of it."""
+        """Record the new messages of a list, and return the messages to send instead of it.
+
+        A list that says nothing, such as an empty prompt, is sent as it is: its provider may answer the system text.
+        """
         async with self._lock:
             self._asked = messages
 
             try:
                 return self._outgoing(await self._record_and_prepare(messages, options))
+            except EmptyConversationError:
+                self._asked = None
+                return list(messages)
             except BaseException:
                 self._asked = None
                 raise

@@ -175,7 +175,8 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         self._paused: dict[tuple[str | None, str | None], SubAgentCall[BaseMessage]] = {}
         """The tool calls whose agents wait for a person, by thread and id."""
         self._tool_json: dict[int, tuple[object, Mapping[str, object]]] = {}
-        self.tools: Sequence[BaseTool] = [_recall_tool()] if recall else []
+        self._recall_tool = _recall_tool() if recall else None
+        self.tools: Sequence[BaseTool] = [self._recall_tool] if self._recall_tool else []
 
     # For programs.
 
@@ -240,23 +241,24 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         outer = CURRENT_CALL.get()
         conversation = await self._conversation(outer, thread_id, request.messages, is_request=True)
         call = _ModelCall(conversation, request)
-        await call.prepare(self._options(request, has_recall=bool(self.tools)))
+        await call.prepare(self._options(request), self._recall_tool)
         return call
 
-    def _options(self, request: ModelRequest[Any], *, has_recall: bool) -> FrameworkRequest:
+    def _options(self, request: ModelRequest[Any]) -> FrameworkRequest:
         name = self._model or getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
         budget, profile = self._budget, cast("Mapping[str, Any]", getattr(request.model, "profile", None) or {})
         if budget is None and (window := profile.get("max_input_tokens")):
             budget = Budget.resolve(provider_window=window)
-        others = [tool for tool in request.tools if _tool_name(tool) != RECALL_TOOL]
-        offered = has_recall and len(others) < len(request.tools)
+        others = [tool for tool in request.tools if tool is not self._recall_tool]
+        # A tool of the agent's own with that name is not ours.
+        is_recall_ours = all(_tool_name(tool) != RECALL_TOOL for tool in others)
         system = request.system_message
         return FrameworkRequest(
             budget=budget,
             model=name if isinstance(name, str) else None,
             system=str(system.text) if system is not None else None,
             tools=[self._definition(tool) for tool in others],
-            can_recall=offered,
+            can_recall=is_recall_ours and len(others) < len(request.tools),
         )
 
     def _definition(self, tool: BaseTool | dict[str, Any]) -> Mapping[str, object]:
@@ -365,12 +367,12 @@ class _ModelCall:
         self._original = request
         self.request = request
 
-    async def prepare(self, options: FrameworkRequest) -> None:
-        """Prepare the request."""
+    async def prepare(self, options: FrameworkRequest, recall_tool: BaseTool | None) -> None:
+        """Prepare the request; it offers the tool for recall only if messages have left the view."""
         messages = await self._conversation.prepare(self._original.messages, options)
         tools = self._original.tools
-        if options.can_recall and not self._conversation.has_recall:
-            tools = [tool for tool in tools if _tool_name(tool) != RECALL_TOOL]
+        if not (options.can_recall and self._conversation.has_recall):
+            tools = [tool for tool in tools if tool is not recall_tool]
         self.request = _request_with(self._original, messages=messages, tools=tools)
 
     async def shrink(self, error: Exception) -> None:

@@ -35,7 +35,7 @@ from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.events import Usage
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
-from holdfast.errors import EmptyConversationError, HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.base import Summarizer
 from holdfast.models.pydantic_ai import usage_from_response
 from holdfast.session.compaction.compactor import CompactionOptions
@@ -309,10 +309,7 @@ class GovernedRun(AbstractCapability[Any]):
         messages, sent, self._retry_messages = conversation.elements(messages), self._retry_messages, None
         if sent is None:
             conversation.request_context = request_context
-            try:
-                sent = await conversation.prepare(messages, self._request_options(ctx, request_context))
-            except EmptyConversationError:
-                return request_context
+            sent = await conversation.prepare(messages, self._request_options(ctx, request_context))
         self._last_messages, self._is_prepared = messages, True
         if not self._is_nested:
             self._holdfast.last_conversation = conversation
