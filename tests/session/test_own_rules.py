@@ -64,6 +64,44 @@ def test_a_rule_must_be_a_dataclass_because_its_settings_identify_the_policy() -
         Policy(compaction="forget")  # pyright: ignore[reportArgumentType]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Careless(Forget):
+    RULE: ClassVar[str] = "careless"
+
+    has_plan: bool = True
+
+    def propose(self, plan_input: PlanInput) -> Plan:
+        return Forget.propose(self, plan_input) if self.has_plan else None  # pyright: ignore[reportReturnType]
+
+    def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
+        del plan_input, step, summary
+        return "no comma"  # pyright: ignore[reportReturnType]
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        (Careless(has_plan=False), "policy: propose of Careless must return a Plan, not None"),
+        (
+            Careless(),
+            "policy.compaction: replacement_texts of Careless must return a tuple of texts, not 'no comma'",
+        ),
+    ],
+)
+async def test_a_rule_that_returns_something_else_is_named_with_what_it_must_return(
+    rule: CompactionRule, problem: str
+) -> None:
+    async with Session.open("s", policy=Policy(name="own", compaction=rule, offload=None)) as session:
+        for _ in range(4):
+            await session.record([user_message("a question"), assistant_message("an answer")])
+        await session.record([user_message("and now?")])
+
+        with pytest.raises(SettingsError) as refused:
+            await session.prepare(16_000)
+
+    assert str(refused.value) == problem
+
+
 async def test_the_format_of_a_session_is_named_once() -> None:
     async with Session.open("s") as session:
         await session.record([{"role": "user", "content": [{"type": "text", "text": "one"}]}], format="anthropic")

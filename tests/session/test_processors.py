@@ -121,3 +121,21 @@ async def test_a_processor_that_returns_no_message_and_one_that_is_no_function_a
         RequestProcessors(file_content=("no function",))  # pyright: ignore[reportArgumentType]
     with pytest.raises(SettingsError, match="processors: must be a RequestProcessors"):
         Session.open("c1", processors=[])  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("returned", [None, "text", {"role": "user"}])
+async def test_a_processor_that_returns_no_list_is_named_with_its_stage(returned: Any) -> None:
+    def forgetful(messages: Messages) -> Messages:
+        del messages
+        return returned
+
+    async with Session.open("c1", processors=RequestProcessors(file_content=(forgetful,))) as session:
+        await session.record([user_message("now")])
+
+        with pytest.raises(SettingsError) as refused:
+            await session.prepare(16_000)
+
+    assert str(refused.value) == (
+        "processors.file_content: forgetful must be a plain function that returns the list of messages, "
+        f"not {returned!r}"
+    )

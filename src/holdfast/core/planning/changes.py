@@ -7,7 +7,7 @@ was sent yet, or the cache has expired, a change costs nothing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import Span
@@ -19,7 +19,7 @@ from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import CompactSpan, OffloadOutputs, PlanInput, ReduceTurnsToText
 from holdfast.core.planning.summary.must_keep import FactReader, must_keep_lines, must_keep_of, must_keep_redacted
-from holdfast.errors import MalformedInputError
+from holdfast.errors import MalformedInputError, SettingsError
 
 ChangedT = TypeVar("ChangedT", bound=log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound)
 
@@ -112,6 +112,9 @@ def compaction_completed_event(
     if summary is not None and not summary.text.strip():
         summary = None
     texts = rule.replacement_texts(plan_input, step, summary)
+    if not isinstance(cast("object", texts), tuple) or not all(isinstance(cast("object", one), str) for one in texts):
+        problem = f"replacement_texts of {type(rule).__name__} must return a tuple of texts, not {texts!r:.60}"
+        raise SettingsError("policy.compaction", problem)
     if step.by == "summary" and summary is None and (step.trigger == "manual" or not texts):
         return compaction_failed_event(step, plan_input, "the summary is empty")
     event = log.CompactionCompleted(

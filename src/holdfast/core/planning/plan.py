@@ -6,6 +6,7 @@ again. `view_of` returns the messages that the model will see. Both are pure: th
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from holdfast.core.conversation.messages import Entry, Message, Thinking, ToolCall
 from holdfast.core.conversation.repair import is_valid_history, repair_entries
@@ -20,7 +21,7 @@ from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
 from holdfast.core.planning.rules.truncator import ORPHANS_REASON
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import NO_STEPS, CompactSpan, Plan, PlanInput, Step
-from holdfast.errors import PendingToolCallsError
+from holdfast.errors import PendingToolCallsError, SettingsError
 
 MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
 """After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
@@ -78,6 +79,9 @@ def _first_plan(plan_input: PlanInput, policy: Policy) -> Plan:
     emergency = policy.emergency if plan_input.situation.refusals else None
     for rule in (emergency, policy.offload, policy.compaction):
         plan = rule.propose(plan_input) if rule else NO_STEPS
+        if not isinstance(cast("object", plan), Plan):
+            problem = f"propose of {type(rule).__name__} must return a Plan, not {plan!r:.60}"
+            raise SettingsError("policy", problem)
         if plan is not NO_STEPS:
             return plan
     return NO_STEPS

@@ -5,7 +5,7 @@ It changes that request alone: the log keeps what was recorded, and the event of
 comes out is made valid and fitted into the budget like any request.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from typing import TypeAlias, cast
@@ -51,8 +51,13 @@ def processed_entries(
         # A copy, because a stored message must not change if the processor writes into what it gets.
         given = [dict(deepcopy(native)) for native in natives]
         known = {id(copy): pair for copy, pair in zip(given, zip(current, natives, strict=True), strict=True)}
-        place = f"processors.{stage}"
-        current = [_entry_of(native, known.get(id(native)), message_format, place) for native in processor(given)]
+        place, returned = f"processors.{stage.replace(' ', '_')}", cast("object", processor(given))
+        if not isinstance(returned, Iterable) or isinstance(returned, str | bytes | Mapping):
+            name = getattr(processor, "__name__", "a processor")
+            problem = f"{name} must be a plain function that returns the list of messages, not {returned!r:.60}"
+            raise SettingsError(place, problem)
+        messages = cast("Iterable[Mapping[str, object]]", returned)
+        current = [_entry_of(native, known.get(id(native)), message_format, place) for native in messages]
     return current
 
 
