@@ -311,6 +311,25 @@ async def test_system_text_is_recorded_in_whatever_form_it_comes(given: Any) -> 
     await plugin.close()
 
 
+async def test_a_tool_of_the_agents_own_that_is_called_recall_is_not_named_by_summaries() -> None:
+    def recall(product: str) -> str:
+        """Call a product back."""
+        return f"{product} is called back"
+
+    plugin = HoldfastPlugin(budget=CONTRACT_BUDGET)
+    agent = LlmAgent(name="a", model=TalkingLlm(replies=["word " * 60] * 40), tools=[recall])
+    runner = runner_of(agent, plugin)
+
+    for _ in range(40):
+        await said(runner, "say it " * 40)
+
+    request = plugin.last_request("s")
+    assert request is not None
+    assert request.receipt.compacted
+    assert "recall" not in str(request.messages)
+    await plugin.close()
+
+
 async def test_a_request_without_contents_is_left_alone() -> None:
     plugin, model = HoldfastPlugin(budget=16_000), TalkingLlm(replies=["two"])
     app = App(

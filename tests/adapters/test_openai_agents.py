@@ -543,6 +543,22 @@ async def test_an_agent_as_a_tool_knows_nothing_of_a_run_that_was_cancelled() ->
     await kept.close()
 
 
+async def test_a_tool_of_the_agents_own_that_is_called_recall_is_not_named_by_summaries() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    model = ScriptedModel([[assistant_message("word " * 60)] for _ in range(40)])
+    own = function_tool(look_result, name_override="recall", description_override="Call a product back.")
+    agent = Agent(name="a", model=model, tools=[own])
+
+    for _ in range(40):
+        await Runner.run(agent, "say it " * 40, session=kept, run_config=kept.run_config())
+
+    request = kept.last_request
+    assert request is not None
+    assert request.receipt.compacted
+    assert "recall" not in str(request.messages)
+    await kept.close()
+
+
 async def test_an_overflow_of_an_agent_as_a_tool_is_answered_with_less_of_its_own_request() -> None:
     kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
     overflow = ModelStep.raise_error(ScriptedProviderError(OVERFLOW_TEXT, 400))

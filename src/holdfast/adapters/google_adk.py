@@ -150,11 +150,10 @@ class HoldfastPlugin(BasePlugin):
         """Replace the contents of a request by those that the session prepares."""
         self._check_owner(callback_context)
         name, agent = callback_context.session.id, self._own_agent(callback_context)
-        contents, tools = llm_request.contents, _declarations(llm_request)
-        if not contents:
+        if not llm_request.contents:
             return
-        fitted, has_recall = await BACKGROUND_LOOP.await_result(self._prepare(name, agent, llm_request, tools))
-        if has_recall and self._recall_tool is not None and RECALL_TOOL not in llm_request.tools_dict:
+        fitted, has_recall = await BACKGROUND_LOOP.await_result(self._prepare(name, agent, llm_request))
+        if has_recall and self._recall_tool is not None:
             llm_request.append_tools([self._recall_tool])
         llm_request.contents = fitted
 
@@ -267,7 +266,7 @@ class HoldfastPlugin(BasePlugin):
         return await self._pool.conversation(session_id if agent is None else f"{session_id}.{agent}")
 
     async def _prepare(
-        self, session_id: str, agent: str | None, request: LlmRequest, tools: list[Mapping[str, object]]
+        self, session_id: str, agent: str | None, request: LlmRequest
     ) -> tuple[list[types.Content], bool]:
         outer, task = CURRENT_CALL.get(), ""
         if outer is not None:
@@ -278,11 +277,12 @@ class HoldfastPlugin(BasePlugin):
             budget=self._budget,
             model=self._model or request.model,
             system=_system_text(request),
-            tools=tools,
-            can_recall=self._recall_tool is not None,
+            tools=_declarations(request),
+            # A tool of the agent's own with that name is not ours.
+            can_recall=self._recall_tool is not None and RECALL_TOOL not in request.tools_dict,
         )
         fitted = await conversation.prepare(request.contents, options)
-        return fitted, conversation.has_recall
+        return fitted, options.can_recall and conversation.has_recall
 
     async def _record(self, session_id: str, agent: str | None, said: types.Content, usage: object) -> None:
         await (await self._conversation(CURRENT_CALL.get(), session_id, agent)).record_response([said], usage)
@@ -322,12 +322,10 @@ def _running_agent(context: CallbackContext) -> BaseAgent | None:
 
 
 def _declarations(request: LlmRequest) -> list[Mapping[str, object]]:
-    """Return the definitions of a request's functions, without recall."""
+    """Return the definitions of a request's functions."""
     tools = cast("list[Any]", request.config.tools or ())
     declared = [one for tool in tools for one in getattr(tool, "function_declarations", None) or ()]
-    return [
-        one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in declared if one.name != RECALL_TOOL
-    ]
+    return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in declared]
 
 
 def _system_text(request: LlmRequest) -> str | None:

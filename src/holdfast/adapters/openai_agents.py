@@ -322,7 +322,7 @@ class HoldfastSession:
         conversation, agent = await self._conversation(), asking.agent
         name = self._model or (agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None))
         tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
-        others = [_definition(tool) for tool in tools if tool.name != RECALL_TOOL]
+        others = [_definition(tool) for tool in tools if not _is_recall(tool)]
         has_recall = len(others) < len(tools)
         others += definitions
         options = FrameworkRequest(
@@ -599,6 +599,11 @@ def _has_task(call: Item, task: str) -> bool:
         return False
     given = cast("dict[str, object]", values) if isinstance(values, dict) else {}
     return bool(given) and all(str(value) in task for value in given.values())
+
+
+def _is_recall(tool: FunctionTool) -> bool:
+    """Return whether a tool is ours; an agent may have one of its own with the same name."""
+    return getattr(tool.on_invoke_tool, "__func__", None) is getattr(HoldfastSession, "_recall")  # noqa: B009 - private
 
 
 def _definition(tool: FunctionTool) -> Mapping[str, object]:
