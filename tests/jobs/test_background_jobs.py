@@ -13,15 +13,20 @@ from pathlib import Path
 import psycopg
 import pytest
 from dbos import DBOS
-from sqlalchemy.exc import OperationalError
 
 from benchmarks.scale.servers import Server, pgbouncer, pgbouncer_program
+from benchmarks.scale.servers import new_database as made_database
 from holdfast import Session
 from holdfast.apps import jobs as jobs_module
 from holdfast.compaction import CompactionOptions, ModelReply, SummaryPrompt
 from holdfast.core.history import events as log
 from holdfast.core.planning.policy import PRESETS
-from holdfast.errors import CompactionRunningError, ModelAccessError, SettingsError
+from holdfast.errors import (
+    CompactionRunningError,
+    ModelAccessError,
+    SettingsError,
+    StoreUnavailableError,
+)
 from holdfast.jobs import BackgroundJobs, RateLimit
 from holdfast.models.base import Summarizer
 from holdfast.session.memory.board_file import ContextBoard, Repository, board_key
@@ -286,15 +291,72 @@ async def test_a_second_worker_in_one_process_is_refused(new_file: str) -> None:
 
 
 async def test_after_a_worker_that_could_not_start_another_one_starts(new_file: str, tmp_path: Path) -> None:
-    nowhere = f"sqlite:///{tmp_path / 'missing'}/chats.db"
-    with pytest.raises(OperationalError, match="unable to open database file"):
+    (tmp_path / "file").touch()
+    (tmp_path / "damaged.db-jobs").write_bytes(b"no database " * 1_000)
+    nowhere, damaged = f"sqlite:///{tmp_path}/file/chats.db", f"sqlite:///{tmp_path}/damaged.db"
+    with pytest.raises(StoreUnavailableError):
         await BackgroundJobs(nowhere, opener(nowhere, None)).start()
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await BackgroundJobs(damaged, opener(damaged, None)).start()
+    assert str(refusal.value) == (
+        f"{tmp_path}/damaged.db-jobs: the file of background jobs is damaged; stop all workers and delete it: it holds "
+        "no conversation"
+    )
 
     author = Author()
     async with BackgroundJobs(new_file, opener(new_file, author)) as jobs, queued(new_file, jobs) as session:
         started = await converse_until_started(session)
 
         assert await jobs.result(started.owner) == "summary"
+
+
+async def test_a_worker_keeps_its_jobs_in_a_private_file_beside_a_store_with_any_path(
+    new_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    del new_file
+    for url, name in (("sqlite:///~/chats.db", "chats.db"), (f"sqlite:///{tmp_path}/a?b#c %25.db", "a?b#c %.db")):
+        async with BackgroundJobs(url, opener(url, None)):
+            file = tmp_path / f"{name}-jobs"
+
+            assert (file.is_file(), file.stat().st_mode & 0o777) == (True, 0o600)
+
+
+async def test_a_worker_creates_no_database_and_says_what_it_may_not_do(
+    new_database: Callable[[], str], postgres_server: Server
+) -> None:
+    url = made_database(postgres_server)
+    server, _, query = url.partition("?")
+    store = open_store(url)
+    await store.sessions(limit=1)
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE worker LOGIN")
+        owner.execute("GRANT USAGE ON SCHEMA holdfast TO worker")
+        owner.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO worker")
+    prepared = new_database()
+    with psycopg.connect(prepared, autocommit=True) as owner:
+        for schema in ("holdfast", "holdfast_jobs"):
+            owner.execute(f"GRANT USAGE ON SCHEMA {schema} TO worker".encode())
+            owner.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO worker".encode())
+    problems = list[str]()
+    for wrong in (f"{server}_missing?{query}", url.replace("postgres:@", "worker@")):
+        with pytest.raises(StoreUnavailableError) as refusal:
+            await BackgroundJobs(wrong, opener(wrong, None)).start()
+        problems.append(str(refusal.value))
+
+    granted = prepared.replace("postgres:@", "worker@")
+    async with BackgroundJobs(granted, opener(granted, Author())) as jobs, queued(granted, jobs) as session:
+        outcome = await jobs.result((await converse_until_started(session)).owner)
+
+    database = server.rpartition("/")[2]
+    assert problems == [
+        "postgresql: there is no such database; create it, or check the URL",
+        f"postgresql: background jobs need tables of their own (permission denied for database {database}); let a role "
+        "that may CREATE start them once, and grant USAGE on the schema holdfast_jobs and SELECT, INSERT, UPDATE, "
+        "DELETE on its tables",
+    ]
+    assert outcome == "summary"
 
 
 def test_the_times_of_a_jobs_database_are_written_with_any_sqlite(tmp_path: Path) -> None:

@@ -26,20 +26,37 @@ from dataclasses import dataclass
 from typing import ClassVar, Self, TypeVar, cast
 
 from holdfast.core.history.events import CompactionTrigger
-from holdfast.errors import CompactionRunningError, HoldfastError, SettingsError, imports_of_extra
+from holdfast.errors import (
+    CompactionRunningError,
+    DamagedStoreError,
+    HoldfastError,
+    SettingsError,
+    StoreError,
+    StoreUnavailableError,
+    imports_of_extra,
+)
 from holdfast.session.compaction.compactor import CompactionQueue
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.requested_compaction import JobOutcome
 from holdfast.session.session import Session
 from holdfast.stores.base import JsonRecord
-from holdfast.stores.open import SHARED_STORES
+from holdfast.stores.files import create_private_file
+from holdfast.stores.open import SHARED_STORES, open_store
 from holdfast.stores.retention import delete_expired_sessions
+from holdfast.stores.sqlite.schema import as_sqlite_store_error
+from holdfast.stores.sqlite.store import SqliteStore
 
 with imports_of_extra("dbos", "background jobs"):
     from dbos import DBOS, DBOSConfig, SetEnqueueOptions, SetWorkflowID, WorkflowHandleAsync
+    from sqlalchemy import URL, make_url
 
 JOBS_SCHEMA = "holdfast_jobs"
+GRANT_JOBS = (
+    f"let a role that may CREATE start them once, and grant USAGE on the schema {JOBS_SCHEMA} and SELECT, INSERT, "
+    "UPDATE, DELETE on its tables"
+)
+DAMAGED_JOBS = "the file of background jobs is damaged; stop all workers and delete it: it holds no conversation"
 JOBS_VERSION = "1"
 """Workers with the same version take over each other's jobs; it changes when jobs take other arguments."""
 HEARTBEAT_SECONDS, SILENT_SECONDS = 4.0, 18.0
@@ -114,9 +131,12 @@ class BackgroundJobs:
             raise SettingsError("jobs", "DBOS runs once in a process; close the other BackgroundJobs first")
         BackgroundJobs.running, self._loop = self, asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(self._launch)
+            # DBOS would create a database that is missing, and its errors say nothing to an operator.
+            await self._store.sessions(limit=1)
+            await asyncio.to_thread(self._launch, _jobs_url(self.store_url))
         except BaseException:
             BackgroundJobs.running = None
+            await SHARED_STORES.release(self._store, self)
             raise
         self._watch = asyncio.create_task(self._watch_workers())
 
@@ -131,10 +151,10 @@ class BackgroundJobs:
         BackgroundJobs.running = None
         await SHARED_STORES.release(self._store, self)
 
-    def _launch(self) -> None:
+    def _launch(self, jobs_url: str) -> None:
         config: DBOSConfig = {
             "name": "holdfast",
-            "system_database_url": _jobs_url(self.store_url),
+            "system_database_url": jobs_url,
             "dbos_system_schema": JOBS_SCHEMA,
             "executor_id": self.worker,
             "application_version": JOBS_VERSION,
@@ -143,7 +163,7 @@ class BackgroundJobs:
             "sys_db_idle_transaction_timeout_sec": 0,
             "log_level": "CRITICAL",
         }
-        if config["system_database_url"] and config["system_database_url"].startswith("postgres"):
+        if jobs_url.startswith("postgres"):
             config["db_engine_kwargs"] = {"connect_args": {"prepare_threshold": None}, "pool_size": 4}
         else:
             config["db_engine_kwargs"] = {"connect_args": {"factory": JobsConnection}}
@@ -153,9 +173,11 @@ class BackgroundJobs:
         try:
             DBOS.launch()
             self._register_queues(upkeep)
-        except BaseException:
+        except BaseException as error:
             # It counts as launched from now on, and no other worker could start in this process.
             DBOS.destroy()
+            if (problem := _database_error(error, jobs_url)) is not None:
+                raise problem from error
             raise
 
     def _register_queues(self, upkeep: Sequence[str]) -> None:
@@ -309,8 +331,33 @@ def _jobs_url(store: str) -> str:
     if store.startswith(("postgresql://", "postgres://")):
         return store.replace("postgres://", "postgresql://", 1)
     if store.startswith("sqlite:///"):
-        return f"{store}-jobs"
+        path = cast("SqliteStore", open_store(store)).path.absolute()
+        file = path.with_name(f"{path.name}-jobs")
+        try:
+            create_private_file(file)
+        except OSError as error:
+            raise StoreUnavailableError(str(file), f"{error.strerror or error}; check the path") from error
+        return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
     raise SettingsError("store", "background jobs need a store on disk: postgresql://… or sqlite:///file")
+
+
+def _database_error(error: BaseException, jobs_url: str) -> StoreError | None:
+    """Return what a database says to DBOS as an error of the store; None if it is no error of a database."""
+    cause = getattr(error, "orig", None)
+    if isinstance(cause, sqlite3.Error):
+        file = make_url(jobs_url).database or ""
+        found = as_sqlite_store_error(cause, file)
+        return StoreUnavailableError(file, DAMAGED_JOBS) if isinstance(found, DamagedStoreError) else found
+    from holdfast.stores.postgres_pool import POSTGRES_LABEL, as_postgres_store_error, psycopg  # noqa: PLC0415 - an extra
+
+    if not isinstance(cause, psycopg.Error):
+        return None
+    if isinstance(cause, psycopg.errors.InsufficientPrivilege):
+        first = str(cause).partition("\n")[0]
+        return StoreUnavailableError(
+            POSTGRES_LABEL, f"background jobs need tables of their own ({first}); {GRANT_JOBS}"
+        )
+    return as_postgres_store_error(cause)
 
 
 def _worker() -> BackgroundJobs:
