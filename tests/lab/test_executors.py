@@ -25,8 +25,8 @@ CLUSTER = """
 import sys
 from distributed import LocalCluster
 if __name__ == "__main__":
-    options = {"processes": False, "protocol": "tcp", "dashboard_address": None}
-    with LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
+    options = {{"processes": False, "protocol": "tcp", "dashboard_address": None}}
+    with LocalCluster(n_workers={workers}, threads_per_worker=1, **options) as cluster:
         print(cluster.scheduler_address, flush=True)
         sys.stdin.readline()
 """
@@ -94,11 +94,11 @@ async def test_replays_run_in_an_executor_of_the_caller() -> None:
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[str]:
-    """Run a Dask cluster of two workers, and yield the address of its scheduler."""
+def scheduler(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a Dask cluster of two workers, or as many as a test says, and yield the address of its scheduler."""
     pytest.importorskip("distributed", reason="there is no Dask here: the extra dask")
     program = tmp_path / "cluster.py"
-    program.write_text(CLUSTER)
+    program.write_text(CLUSTER.format(workers=getattr(request, "param", 2)))
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-W", "ignore", program], stdin=pipe, stdout=pipe, text=True)
     assert process.stdout
@@ -143,3 +143,23 @@ def test_a_cluster_that_is_not_there_is_told_in_a_line(
 
     assert main(["lab", "run", str(path), "--executor", url]) == 2
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dask, about versions and ports
+@pytest.mark.parametrize("scheduler", [0], indirect=True)
+def test_a_cluster_without_workers_is_told_and_not_waited_for(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("holdfast.apps.lab.dask_cluster.DASK_CONNECT_SECONDS", 2)
+    path = tmp_path / "sessions.jsonl"
+    path.write_text(json.dumps({"id": "a", "messages": generate_session(8)}) + "\n")
+
+    code = main(["lab", "run", str(path), "--executor", scheduler])
+
+    address = scheduler.removeprefix("dask://")
+    [line] = [one for one in capsys.readouterr().err.splitlines() if one.startswith("holdfast: ")]
+    assert (code, line) == (
+        2,
+        f"holdfast: --executor: the scheduler at {address} has no workers; start some: dask worker tcp://{address}",
+    )

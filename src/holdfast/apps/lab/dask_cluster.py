@@ -19,6 +19,8 @@ DASK_CONNECT_SECONDS = 10
 class _Client(Protocol):
     """The methods of Dask's client that are used here; its own are not typed."""
 
+    def wait_for_workers(self, n_workers: int, timeout: float) -> object: ...
+
     def get_executor(self, *, retries: int, pure: bool) -> Executor: ...
 
     def close(self) -> object: ...
@@ -42,6 +44,11 @@ def dask_executor(url: str) -> Generator[Executor]:
         )
         raise SettingsError("--executor", problem) from error
     try:
+        try:
+            client.wait_for_workers(1, timeout=DASK_CONNECT_SECONDS)
+        except TimeoutError as error:
+            problem = f"the scheduler at {host}:{port} has no workers; start some: dask worker tcp://{host}:{port}"
+            raise SettingsError("--executor", problem) from error
         # A replay that fails returns its error, so a task that is lost is worth another try.
         yield client.get_executor(retries=2, pure=False)
     finally:
