@@ -88,6 +88,7 @@ def test_no_sessions_are_said_in_a_sentence(
     [
         (["import"], "PATH: is missing; name a file, or a program with --from"),
         (["import", "x.jsonl", "--list"], "--list: needs a program whose sessions to list; name one with --from"),
+        (["import", "x.jsonl", "--as", ""], "--as: is empty; give the id of the new session, or leave it out"),
         (["import", "--from", "pi", "/nowhere"], "PATH: there is no file or folder '/nowhere'"),
         (
             ["import", "--from", "pi", "--as", "x"],

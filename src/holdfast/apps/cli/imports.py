@@ -64,6 +64,8 @@ async def _import_file(args: argparse.Namespace, store: Store) -> int:
         raise SettingsError("PATH", "is missing; name a file, or a program with --from")
     if args.list:
         raise SettingsError("--list", "needs a program whose sessions to list; name one with --from")
+    if args.session == "":  # as of a variable of the shell that is not set
+        raise SettingsError("--as", "is empty; give the id of the new session, or leave it out")
     found = load_file(path)
     name, many = args.session or found.session or path.stem, len(found.conversations) > 1
     names = [f"{name}-{number}" if many else name for number in range(1, len(found.conversations) + 1)]
