@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,27 @@ def test_an_agent_gets_the_gateways_address_and_its_own_arguments(tmp_path: Path
         f"by hand: holdfast gateway --port={port} --budget=9000, and in another terminal: "
     )
     assert sorted(one.name for one in (tmp_path / "home").rglob("*") if one.is_file()) == []
+
+
+def test_a_terminal_that_is_closed_ends_the_gateway_too(tmp_path: Path) -> None:
+    program = tmp_path / "claude"
+    program.write_text(
+        f"#!{sys.executable}\nimport os, time\nprint(os.environ['ANTHROPIC_BASE_URL'], flush=True)\ntime.sleep(60)\n"
+    )
+    program.chmod(0o700)
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": str(tmp_path)}
+    command = [sys.executable, "-c", RUN_HOLDFAST, "wrap", "claude", "--budget", "9000"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        was_running = is_gateway(url)
+        os.killpg(process.pid, signal.SIGHUP)
+        code = process.wait(30)
+
+    assert (was_running, code, is_gateway(url)) == (True, 128 + signal.SIGHUP, False)
 
 
 def test_an_agent_reaches_the_gateway_past_a_proxy_of_the_environment(

@@ -120,6 +120,9 @@ async def _run_program(command: Sequence[str], environment: Mapping[str, str]) -
     with suppress(NotImplementedError):
         loop.add_signal_handler(signal.SIGINT, lambda: None)
         loop.add_signal_handler(signal.SIGTERM, process.terminate)
+        # A terminal that is closed ends the agent. The gateway, which has no terminal, must be ended here.
+        if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, process.send_signal, signal.SIGHUP)
     code = await process.wait()
     return 128 - code if code < 0 else code
 
