@@ -125,6 +125,14 @@ ENCODE = "in a password, write %25 for %, %40 for @, %2F for /, %3A for :, %23 f
             f"this is no URL of PostgreSQL: each % must be followed by two hexadecimal digits; {ENCODE}",
         ),
         ("u:hunter 2@db/x", "this is no URL of PostgreSQL: it has a space; write %20 for it"),
+        *(
+            (
+                f"u:hunter{odd}@db/x",
+                "this is no URL of PostgreSQL: it holds a NUL, or bytes that are no UTF-8; write such bytes as % and "
+                "two hexadecimal digits",
+            )
+            for odd in ("\0", "\udcff")
+        ),
         ("u:hunter2@[::1/x", "this is no URL of PostgreSQL: an IPv6 address needs brackets, such as [::1]"),
         ("u:hunter@2@db/x", f"the URL has more than one @; {ENCODE}"),
         ("localhost:hunter/2@db/x", f"the port in the URL must be a number from 1 to 65535; {ENCODE}"),

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from random import random
 from typing import TypeAlias, TypeVar
 
+from holdfast.core.conversation.json_values import is_utf8
 from holdfast.errors import SettingsError, StoreUnavailableError, imports_of_extra
 
 with imports_of_extra("postgres", "PostgreSQL"):
@@ -117,6 +118,9 @@ POSTGRES_INDEXES: Mapping[str, str] = {
 
 def check_postgres_url(url: str) -> None:
     """Raise a `SettingsError` that says what is wrong with a URL, and quotes nothing that may be of the password."""
+    if "\0" in url or not is_utf8(url):
+        problem = "it holds a NUL, or bytes that are no UTF-8; write such bytes as % and two hexadecimal digits"
+        raise SettingsError("store", f"this is no URL of PostgreSQL: {problem}")
     try:
         named = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
