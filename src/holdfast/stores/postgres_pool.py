@@ -56,8 +56,7 @@ Connection: TypeAlias = "_Connection"
 Cursor: TypeAlias = "psycopg.AsyncCursor[TupleRow]"
 MAX_PORT = 65_535
 HOW_TO_ENCODE = "in a password, write %25 for %, %40 for @, %2F for /, %3A for :, %23 for # and %3F for ?"
-_WRONG_LOGIN = re.compile(r"password authentication failed|FATAL: .*(role \".*\" does not exist|no such user)")
-_WRONG_OPTION = re.compile(r"invalid .*value|bad value for|could not match|certificate|does not support SSL")
+WRONG_OPTIONS = ("bad value for", "could not match", "certificate", "does not support SSL")
 """What the driver says of an option that cannot work, at whatever server."""
 SERVER_IS_READ_ONLY = "the server only reads: it is a standby, or default_transaction_read_only is on"
 USE_PRIMARY = "use the URL of the primary server, or turn the setting off"
@@ -416,14 +415,16 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
 
 def _refused_connection(said: str, state: str) -> str:
     """Return what is wrong with the URL if a server was reached, or would be; empty if nothing is known to be."""
-    if state.startswith("28") or _WRONG_LOGIN.search(said):
+    is_missing_role = "FATAL" in said and 'role "' in said and "does not exist" in said
+    if state.startswith("28") or is_missing_role or "password authentication failed" in said:
         return "user or password is wrong; check the URL"
     if "pg_hba.conf" in said:
         reason = said.rpartition("FATAL:  ")[2]
         return f"the server does not let this user in ({reason}); add a line for it to pg_hba.conf, or check the URL"
     if state == "3D000" or ("FATAL" in said and 'database "' in said and "does not exist" in said):
         return "there is no such database; create it, or check the URL"
-    if not state and _WRONG_OPTION.search(said):
+    is_invalid = "invalid" in said and "value" in said
+    if not state and (is_invalid or any(words in said for words in WRONG_OPTIONS)):
         return f"an option of the URL does not fit ({said}); correct the URL"
     return ""
 
