@@ -17,10 +17,10 @@ from holdfast.apps.gateway.recording.governing import BodyExtras, extras_of
 from holdfast.apps.gateway.recording.identity import (
     Agent,
     Chain,
+    essential_fingerprint,
     is_from_model,
     is_optional,
     is_prompt,
-    messages_by_link,
     reasoning_key,
 )
 from holdfast.apps.gateway.recording.recall_rounds import (
@@ -49,21 +49,16 @@ class ClientList:
     body: ClientBody
     chain: Chain
     lengths: list[int]
-    """How long the chain is after each message: items that clients may leave out do not count, and messages that are
-    one to the provider count once."""
+    """How long the chain is after each message: items that clients may leave out do not count."""
 
     @classmethod
     def read(cls, body: ClientBody, chain: Chain, lengths: list[int] | None = None) -> "ClientList":
         """Add the messages of a body to a chain; `lengths` are those of the first messages, which it holds already."""
         known = [] if lengths is None else lengths
-        if body.wire == "gemini":
-            # What the model said last may go on after it, so it is read again.
-            while known and is_from_model(body.wire, body.message(len(known) - 1)):
-                known.pop()
-            chain = chain.first(known[-1] if known else len(chain.links) if lengths is None else 0)
-        for group in messages_by_link(body.wire, body.messages(len(known))):
-            chain.add_messages(body.wire, group)
-            known += [len(chain.links)] * len(group)
+        for native in body.messages(len(known)):
+            if (fingerprint := essential_fingerprint(body.wire, native)) is not None:
+                chain.add(fingerprint, from_model=is_from_model(body.wire, native))
+            known.append(len(chain.links))
         return cls(body, chain, known)
 
     @property
@@ -136,9 +131,6 @@ class _PlacedSlices:
         for index, after in enumerate(listed.lengths[count:], count):
             if after > before:
                 self.by_position[positions[after - 1]] = listed.body.slices[index]
-            elif not is_optional(listed.body.message(index)):
-                together = bytes(self.by_position[positions[after - 1]]), bytes(listed.body.slices[index])
-                self.by_position[positions[after - 1]] = msgspec.Raw(b",".join(together))
             else:
                 self.optional.append((index, reasoning_key(listed.body.message(index))))
             before = after
@@ -313,12 +305,11 @@ class Lane:
     def _add(self, wire: Wire, native: JsonMapping, position: int) -> None:
         if self.has_recall and is_recall_result(wire, native, self._recall_ids):
             self.hidden.add(position)
-        elif is_optional(native):
-            self.note_reasoning([native], [position])
-        elif self.chain.add_messages(wire, [native]):
-            self.joined[position] = self.positions[-1]
-        else:
+        elif (fingerprint := essential_fingerprint(wire, native)) is not None:
+            self.chain.add(fingerprint, from_model=is_from_model(wire, native))
             self.positions.append(position)
+        else:
+            self.note_reasoning([native], [position])
 
     def note_reasoning(self, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
         """Remember where items were recorded that have no place in the chain."""

@@ -346,24 +346,6 @@ def _is_result(block: JsonMapping) -> bool:
     return block.get("type") == "tool_result" or "functionResponse" in block
 
 
-def joined_contents(natives: Sequence[JsonMapping]) -> JsonMapping:
-    """Return contents of Gemini as one."""
-    parts = [part for native in natives if is_list(parts := native.get("parts")) for part in parts]
-    return {**natives[0], "parts": parts}
-
-
-def messages_by_link(wire: Wire, natives: Sequence[JsonMapping]) -> list[list[JsonMapping]]:
-    """Return messages in groups of which each has one link of the chain: mostly each by itself."""
-    groups: list[list[JsonMapping]] = []
-    for native in natives:
-        is_run = wire == "gemini" and is_from_model(wire, native)
-        if is_run and groups and is_from_model(wire, groups[-1][-1]):
-            groups[-1].append(native)
-        else:
-            groups.append([native])
-    return groups
-
-
 @dataclass(slots=True)
 class Chain:
     """The messages of a client's list as links of a chain, without leading system messages."""
@@ -372,8 +354,6 @@ class Chain:
     links: list[bytes] = field(default_factory=list[bytes])
     """The link after each message, which stands for it and all before it."""
     from_model: list[bool] = field(default_factory=list[bool])
-    open_run: JsonMapping | None = None
-    """The last message, if another one would be a part of it."""
 
     @property
     def tip(self) -> bytes:
@@ -384,22 +364,6 @@ class Chain:
         """Append a message."""
         self.links.append(_digest(self.tip, fingerprint))
         self.from_model.append(from_model)
-
-    def add_messages(self, wire: Wire, natives: Sequence[JsonMapping]) -> bool:
-        """Append messages that are one to the client's provider, and return whether they continue the last one.
-
-        Optional items are left out. Google's library sends each chunk of a stream back as a content of its own.
-        """
-        joined = natives[0] if len(natives) == 1 else joined_contents(natives)
-        from_model = is_from_model(wire, joined)
-        is_continued = wire == "gemini" and from_model and self.open_run is not None
-        if is_continued and self.open_run is not None:
-            joined = joined_contents([self.open_run, joined])
-            del self.links[-1], self.from_model[-1]
-        if (fingerprint := essential_fingerprint(wire, joined)) is not None:
-            self.add(fingerprint, from_model=from_model)
-        self.open_run = joined if wire == "gemini" and from_model else None
-        return is_continued
 
     def first(self, length: int) -> "Chain":
         """Return the chain of the first messages, as a new value."""

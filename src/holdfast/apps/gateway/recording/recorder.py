@@ -29,6 +29,7 @@ from holdfast.apps.gateway.recording.governing import with_members
 from holdfast.apps.gateway.recording.governor import Governor
 from holdfast.apps.gateway.recording.identity import (
     Chain,
+    essential_fingerprint,
     is_optional,
     orders_a_summary,
     response_link,
@@ -292,14 +293,10 @@ class Recorder:
         places = await lane.conversation.record(natives, format=name) if natives else range(0)
         lane.note_reasoning(natives[len(leading) :], places[len(leading) :])
         lengths = listed.lengths[first:]
-        numbered = zip(natives[len(leading) :], places[len(leading) :], [shared, *lengths], lengths, strict=False)
+        numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
         lane.chain = listed.chain
         del lane.positions[shared:]
-        for native, place, before, after in numbered:
-            if after > before:
-                lane.positions.append(place)
-            elif not is_optional(native):
-                lane.joined[place] = lane.positions[-1]
+        lane.positions += [place for place, before, after in numbered if after > before]
 
     async def _compare(self, reading: ReadRequest, opened: OpenSession, lane: Lane, listed: ClientList) -> _Happened:
         """Return what a list says has happened since the last one."""
@@ -464,7 +461,8 @@ class Recorder:
         for form in client_forms(wire, [native for _, native in recorded]):
             chain = lane.chain.first(start)
             for native in form:
-                chain.add_messages(wire, [native])
+                if (fingerprint := essential_fingerprint(wire, native)) is not None:
+                    chain.add(fingerprint, from_model=True)
             links.append(chain.tip)
         return links
 
@@ -547,7 +545,8 @@ class Recorder:
         if sink.purpose == "summary" and text:
             self._finder.note_summary(sink.reading.request, opened.id, text)
         for native in answer.messages:
-            sink.chain.add_messages(wire, [native])
+            if (fingerprint := essential_fingerprint(wire, native)) is not None:
+                sink.chain.add(fingerprint, from_model=True)
         opened.side_tips.append(sink.chain.tip)
 
     def _remember_client(self, reading: ReadRequest, opened: OpenSession, lane: Lane) -> asyncio.Task[None] | None:
