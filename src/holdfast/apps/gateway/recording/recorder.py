@@ -252,11 +252,11 @@ class Recorder:
 
     async def _take_client_forms(self, opened: OpenSession, lane: Lane, listed: ClientList) -> int:
         """Return how many messages a lane shares with a list, after it took answers as the client has them."""
-        wire = listed.body.wire
+        wire, taken = listed.body.wire, -1
         while True:
             shared = lane.chain.shared_length(listed.chain)
             is_answer = shared < min(len(lane.chain.links), len(listed.chain.links)) and lane.chain.from_model[shared]
-            if not is_answer or lane.has_recall:
+            if not is_answer or lane.has_recall or shared == taken:
                 return shared
             run = await self._recorded(opened, lane, shared, lane.chain.end_of_answer(shared))
             native = listed.body.message(listed.first_after(shared))
@@ -264,6 +264,7 @@ class Recorder:
             if not count:
                 return shared
             lane.take_form(wire, native, count, await self._recorded(opened, lane, shared, len(lane.positions)))
+            taken = shared
 
     async def _recorded(
         self, opened: OpenSession, lane: Lane, start: int, stop: int
