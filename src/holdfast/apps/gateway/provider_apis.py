@@ -233,8 +233,6 @@ def first_error(data: bytes) -> bytes | None:
 # Answers.
 
 _DECODER = json.JSONDecoder()
-_VALUE_START = re.compile(r"\s*[\[,]\s*")
-"""What comes before each value of a list."""
 _CHAT_STREAM_END = b"\n\ndata: [DONE]\n\n"
 CLOSING_EVENTS = 2
 """How many events at the end of a stream are no pieces of text: the reason why it ends, and what it cost."""
@@ -301,10 +299,22 @@ def _whole_values(raw: bytes) -> list[object]:
     """Return the values at the beginning of a JSON list that was cut, as Gemini streams one without `alt=sse`."""
     text, found, place = raw.decode(errors="replace"), list[object](), 0
     with suppress(ValueError, RecursionError):
-        while start := _VALUE_START.match(text, place):
-            value, place = _DECODER.raw_decode(text, start.end())
+        while start := _next_value(text, place):
+            value, place = _DECODER.raw_decode(text, start)
             found.append(value)
     return found
+
+
+def _next_value(text: str, place: int) -> int:
+    """Return where the next value of a JSON list begins, after a bracket or a comma; 0 if there is none."""
+    mark = _after_space(text, place)
+    return _after_space(text, mark + 1) if text[mark : mark + 1] in ("[", ",") else 0
+
+
+def _after_space(text: str, place: int) -> int:
+    while text[place : place + 1].isspace():
+        place += 1
+    return place
 
 
 def _chat_events(lines: list[bytes]) -> list[object]:
