@@ -62,9 +62,11 @@ def test_a_terminal_that_is_closed_ends_the_gateway_too(tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": str(tmp_path), "PATH": str(tmp_path)}
     command = [sys.executable, "-c", RUN_HOLDFAST, "wrap", "claude", "--budget", "9000"]
     pipe = subprocess.PIPE
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup`, if it runs the tests, makes programs ignore it
     with subprocess.Popen(
         command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     ) as process:
+        signal.signal(signal.SIGHUP, before)
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         was_running = is_gateway(url)

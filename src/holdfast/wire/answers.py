@@ -430,13 +430,13 @@ class _ResponsesReader:
         return self._answer
 
 
-@dataclass(slots=True)
 class _ResponsePart:
     """A part of a message as far as it came: a text with its annotations, or a refusal."""
 
-    texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    annotations: list[object] = field(default_factory=list[object])
-    whole: JsonObject = field(default_factory=JsonObject)
+    def __init__(self) -> None:
+        self.texts: dict[str, list[str]] = {}
+        self.annotations: list[object] = []
+        self.whole: JsonObject = {}
 
     def add(self, name: str, piece: object) -> None:
         if isinstance(piece, str):
