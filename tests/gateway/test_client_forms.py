@@ -98,6 +98,21 @@ async def test_a_prefilled_answer_is_the_same_however_the_client_joins_it(
     await client.recorder.close()
 
 
+@pytest.mark.parametrize(("count", "rewinds"), [(15, 0), (40, 1)])
+async def test_a_long_run_of_messages_is_compared_with_one_only_as_far_as_a_limit(count: int, rewinds: int) -> None:
+    client = Client(Recorder(MemoryStore()), "anthropic")
+    prompt, run = said("anthropic", "user", "count"), [said("anthropic", "assistant", f"{n} ") for n in range(count)]
+    whole = "".join(f"{n} " for n in range(count)) + "end"
+
+    await client.ask("end", prompt, *run)
+    await client.ask(
+        "bye", prompt, said("anthropic", "assistant", whole), said("anthropic", "user", "thanks"), number=2
+    )
+
+    assert (await client.log())[1] == rewinds
+    await client.recorder.close()
+
+
 @pytest.mark.parametrize("wire", WIRES)
 async def test_an_answer_that_is_continued_twice_and_joined_each_time_never_goes_back(wire: Wire) -> None:
     client = Client(Recorder(MemoryStore()), wire)

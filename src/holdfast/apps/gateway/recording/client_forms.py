@@ -9,6 +9,7 @@ makes something else of them: no arguments, those that were whole, or the text a
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from holdfast.apps.gateway.recording.identity import essential_fingerprint
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire, has_cut_arguments
@@ -18,6 +19,8 @@ _CONTENT: Mapping[Wire, str] = {"openai-chat": "content", "anthropic": "content"
 """The member that is joined."""
 _CONTINUE_MARKS = ("prefix", "partial")
 """Members of a chat message that tell a server to continue it."""
+MAX_JOINED_MESSAGES = 16
+"""How many messages of the model that follow each other are compared with one of the client's."""
 _PLAIN_TEXTS = (frozenset({"type", "text"}), frozenset({"text"}))
 
 
@@ -61,13 +64,20 @@ def _joined(wire: Wire, natives: Sequence[JsonMapping], *, merges_texts: bool = 
         joined |= {name: value for name, value in native.items() if name not in _CONTINUE_MARKS}
         content = native.get(member)
         calls += objects_in(native.get("tool_calls"))
-        for item in content if is_list(content) else [{"type": "text", "text": content}] if content else ():
-            block = _bare(item)
-            before, text = _plain_text(blocks[-1]) if blocks else None, _plain_text(block)
-            if merges_texts and before is not None and text is not None:
-                block = as_object(blocks.pop()) | {"text": before + text}
-            blocks.append(block)
+        given = content if is_list(content) else [{"type": "text", "text": content}] if content else ()
+        blocks += map(_bare, given)
+    if merges_texts:
+        blocks = _with_texts_merged(blocks)
     return joined | {member: blocks} | ({"tool_calls": calls} if calls else {})
+
+
+def _with_texts_merged(blocks: Sequence[object]) -> list[object]:
+    """Return blocks in which plain texts that follow each other are one."""
+    merged: list[object] = []
+    for is_text, group in groupby(blocks, key=lambda block: _plain_text(block) is not None):
+        run = [*group]
+        merged += [as_object(run[0]) | {"text": "".join(_plain_text(one) or "" for one in run)}] if is_text else run
+    return merged
 
 
 def _bare(block: object) -> object:

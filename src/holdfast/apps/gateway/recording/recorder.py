@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.apps.gateway.recording.client_body import LIST_MEMBERS, ClientBody, members_of, texts_of
-from holdfast.apps.gateway.recording.client_forms import client_forms, count_joined, has_cut_calls
+from holdfast.apps.gateway.recording.client_forms import MAX_JOINED_MESSAGES, client_forms, count_joined, has_cut_calls
 from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList, Lane, OpenAnswer, without_given_ids
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request, usage_of
 from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, ConversationFinder
@@ -251,20 +251,23 @@ class Recorder:
         return exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane), self.sessions)
 
     async def _take_client_forms(self, opened: OpenSession, lane: Lane, listed: ClientList) -> int:
-        """Return how many messages a lane shares with a list, after it took answers as the client has them."""
-        wire, taken = listed.body.wire, -1
+        """Return how many messages a lane shares with a list, after it took answers as the client has them.
+
+        Each form that it takes is one message more that it shares.
+        """
+        wire = listed.body.wire
         while True:
             shared = lane.chain.shared_length(listed.chain)
             is_answer = shared < min(len(lane.chain.links), len(listed.chain.links)) and lane.chain.from_model[shared]
-            if not is_answer or lane.has_recall or shared == taken:
+            if not is_answer or lane.has_recall:
                 return shared
-            run = await self._recorded(opened, lane, shared, lane.chain.end_of_answer(shared))
+            stop = min(lane.chain.end_of_answer(shared), shared + MAX_JOINED_MESSAGES)
+            run = await self._recorded(opened, lane, shared, stop)
             native = listed.body.message(listed.first_after(shared))
             count = count_joined(wire, [one for _, one in run], native)
             if not count:
                 return shared
             lane.take_form(wire, native, count, await self._recorded(opened, lane, shared, len(lane.positions)))
-            taken = shared
 
     async def _recorded(
         self, opened: OpenSession, lane: Lane, start: int, stop: int
