@@ -18,6 +18,7 @@ from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.ledger.ledger import Ledger
+from holdfast.counters.vocabularies import VocabularyCounter, counter_for
 from holdfast.errors import ConcurrentWriteError, RecordingError, StoreUnavailableError
 from holdfast.session.conversation import Conversation
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
@@ -492,6 +493,95 @@ async def test_a_session_that_was_just_opened_is_not_read_again_for_what_others_
     assert counts == [1, 1, 1]
     await recorder.close()
     await other.close()
+
+
+class Rounds(MemoryStore):
+    """Answers what is asked at the same time together, as a server far away does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds: list[list[str]] = []
+        """What each round asked for."""
+        self._asked: list[tuple[str, asyncio.Event]] = []
+
+    async def _answer(self) -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        asked, self._asked = self._asked, []
+        self.rounds.append(sorted(name for name, _ in asked))
+        for _, answered in asked:
+            answered.set()
+
+    async def _ask(self, name: str) -> None:
+        answered = asyncio.Event()
+        self._asked.append((name, answered))
+        if len(self._asked) == 1:
+            self._answering = asyncio.create_task(self._answer())
+        await answered.wait()
+
+    async def append(self, *args: Any, **options: Any) -> int:
+        await self._ask("append")
+        return await super().append(*args, **options)
+
+    async def read(self, *args: Any, **options: Any) -> list[StoredRecord]:
+        await self._ask("read")
+        return await super().read(*args, **options)
+
+    async def read_from_snapshot(self, session: str, *, limit: int | None = None) -> Any:
+        await self._ask("read_from_snapshot")
+        snapshot = await self.get_snapshot(session)
+        start = snapshot.length if snapshot else 0
+        return snapshot, await super().read(session, start=start, limit=limit)
+
+    async def get_value(self, key: str) -> Any:
+        await self._ask(key.partition(":")[0])
+        return await super().get_value(key)
+
+
+async def test_a_session_of_another_gateway_is_opened_in_one_round_before_its_prompt_is_stored() -> None:
+    store = Rounds()
+    recorder, other = Recorder(store), Recorder(store)
+    await answered(other, chat("hi", name="a"), "Yes.")
+    await other.close()
+    store.rounds.clear()
+
+    exchange = await recorder.receive(chat("hi", "Yes.", "more", name="a"))
+
+    assert store.rounds == [
+        ["calibration", "client", "governing", "limit", "read_from_snapshot", "retention"],
+        ["append"],
+    ]
+    await finish(exchange, chat("hi", "Yes.", "more", name="a"), "Good.")
+    assert await messages(recorder, "a") == ["hi", "Yes.", "more", "Good."]
+    await recorder.close()
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "gemini-3-pro"])
+async def test_each_message_is_counted_with_the_vocabulary_of_its_model_alone(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    counted: list[tuple[str, str]] = []
+
+    def count(self: VocabularyCounter, text: str) -> int:
+        if "lighthouse" in text:
+            counted.append((self.name, text))
+        return VocabularyCounter._count(self, text)
+
+    monkeypatch.setattr(VocabularyCounter, "count", count)
+    request = chat("The lighthouse.", name="s", model=model)
+    if model.startswith("gemini"):
+        body = {"contents": [{"role": "user", "parts": [{"text": "The lighthouse."}]}]}
+        path = f"/v1beta/models/{model}:generateContent"
+        raw = json.dumps(body).encode()
+        request = ClientRequest("gemini", path, None, {"x-session-id": "s"}, raw, "", "gemini")
+
+    exchange = await recorder.receive(request)
+
+    assert counted == [(counter_for(model).name, "The lighthouse.")]
+    await exchange.finish("refused", 500)
+    client = await recorder.store.get_value(session_value_key("s", "client"))
+    assert client is not None
+    assert client["model"] == model
 
 
 @pytest.mark.parametrize("changes", ["a rewind", "a secret is taken out"])

@@ -708,10 +708,11 @@ async def test_an_answer_repeats_no_tool_output_in_view_before_what_is_out_of_vi
 
 
 async def test_a_date_stands_in_full_wherever_it_changes() -> None:
-    clock = iter(range(1_769_854_920_000, 1_769_854_920_000 + 100 * DAY_MS, DAY_MS // 2))
-    session = await opened(clock=lambda: next(clock))
+    now = 1_769_854_920_000
+    session = await opened(clock=lambda: now)
     for number in range(4):
         await session.record([user_message(f"robin {number}")])
+        now += DAY_MS // 2
 
     headings = [line for line in str(await session.recall("#0-#3")).splitlines() if line.startswith("#")]
 

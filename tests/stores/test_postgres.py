@@ -245,6 +245,33 @@ async def test_a_rejected_statement_is_not_reported_as_a_lost_server(new_databas
     await store.close()
 
 
+async def test_a_page_of_a_long_log_is_read_without_what_comes_after_it(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, plans = new_database(), list[str]()
+    store = PostgresStore(url)
+    await store.append("long", [{"n": number} for number in range(3_000)], after=0, time_ms=NOW_MS)
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("ANALYZE holdfast.sessions")
+        other.execute("ANALYZE holdfast.events")
+    execute = psycopg.AsyncCursor.execute
+
+    async def explained(cursor: Any, query: bytes, *args: Any, **options: Any) -> object:
+        await execute(cursor, b"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) " + query, *args, **options)
+        plans.append("\n".join([line for (line,) in await cursor.fetchall()]))
+        return await execute(cursor, query, *args, **options)
+
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", explained)
+    pages = [await store.read("long", start=1_000, limit=10), (await store.read_from_snapshot("long", limit=10))[1]]
+
+    assert [[stored.record["n"] for stored in page] for page in pages] == [[*range(1_000, 1_010)], [*range(10)]]
+    for plan in plans:
+        (events,) = [line for line in plan.splitlines() if "on events" in line]
+        assert "Index Scan using events_pkey on events (actual rows=10" in events
+    monkeypatch.undo()
+    await store.close()
+
+
 async def test_values_that_are_asked_for_at_once_are_read_in_one_statement_and_each_has_its_own_result(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ learned is bounded, belongs to one model at one endpoint, and never raises a req
 """
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 from holdfast.core.conversation.tokens import Calibration, calibration_bounds
@@ -12,6 +13,7 @@ from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.schema import is_integer, is_number
 from holdfast.counters.vocabularies import counter_for
 from holdfast.dataclass import dataclass
+from holdfast.errors import StoreError
 from holdfast.session.log.event_log import Clock, now_ms
 from holdfast.stores.base import JsonRecord, Store
 from holdfast.wire.overflow import is_silently_truncated
@@ -77,6 +79,11 @@ class UsageCalibrator:
             await self._read_learned(served)
             known = self._calibrations[served]
         return known
+
+    async def read_ahead(self, served: ServedModel) -> None:
+        """Read what is known about a model before its first request needs it; if that fails, the request does it."""
+        with suppress(StoreError):
+            await self._read_learned(served)
 
     def known_calibration(self, served: ServedModel) -> Calibration:
         """Return that ratio as far as it has been read or learned since the session was opened."""

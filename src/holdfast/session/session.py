@@ -5,6 +5,7 @@ is durable before it takes effect, so it can be undone. If another process has w
 its events first.
 """
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -46,6 +47,7 @@ from holdfast.session.arguments import (
     decode_messages,
     extras_json,
 )
+from holdfast.session.calibration import ServedModel
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine, with_notes_and_hashes
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
@@ -209,7 +211,12 @@ class Session(DelegatingConversation):
 
     async def _start(self) -> "Session":
         try:
-            await self._restore()
+            if self.model is None:
+                await self._restore()
+            else:
+                # At the same time: what another machine stores is far away.
+                learned = self._engine.calibrator.read_ahead(ServedModel(self.model, self.endpoint))
+                await asyncio.gather(self._restore(), learned)
             if self.policy.retention_days is not None:
                 with suppress(StoreUnavailableError):  # a store that is read-only
                     self.expired_sessions = await delete_expired_sessions(self.store, now_ms=self.clock(), keep=self.id)

@@ -39,6 +39,7 @@ store can reach them, and returns what remains and how to finish. It may be call
 
 *Snapshots.* A snapshot is stored only while the log has exactly the length that the snapshot describes. Otherwise
 a writer with an outdated view could restore what another writer, above all a rewrite, has removed.
+`read_from_snapshot` returns it with the records after it. If a rewrite comes between the two, they say so.
 
 *Failing.* Every error of a driver arrives as a `StoreError` that says what to do; the log is unchanged.
 """
@@ -231,6 +232,16 @@ class Store(Protocol):
     async def get_snapshot(self, session: str) -> Snapshot | None:
         """Return the snapshot of a session, if there is one."""
         ...
+
+    async def read_from_snapshot(
+        self, session: str, *, limit: int | None = None
+    ) -> tuple[Snapshot | None, list[StoredRecord]]:
+        """Return the snapshot of a session, if there is one, and the records after it: all that opening it reads.
+
+        A store that cannot read both at once takes this method as it is.
+        """
+        snapshot = await self.get_snapshot(session)
+        return snapshot, await self.read(session, start=snapshot.length if snapshot else 0, limit=limit)
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
         """Store a value under a key, replacing an older one."""

@@ -18,6 +18,7 @@ from holdfast.stores.base import (
     SearchHit,
     SessionInfo,
     Snapshot,
+    Store,
     StoredRecord,
     check_session_id,
     check_storable_text,
@@ -242,6 +243,8 @@ class MemoryStore:
     async def get_snapshot(self, session: str) -> Snapshot | None:
         log = self._find_log(session)
         return log.snapshot if log else None
+
+    read_from_snapshot = Store.read_from_snapshot
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
         self._values[key] = encode_json(value)

@@ -55,7 +55,18 @@ MAX_INLINE_BLOB_BYTES = 64_000
 MAX_VECTOR_BYTES = 1_000_000
 """A little less than PostgreSQL's limit for the index of one text; it rejects larger ones."""
 _FIRST_NUMBER = re.compile(r"[0-9]+")
-_EVENTS_OF = "FROM holdfast.events JOIN holdfast.sessions ON number = session WHERE id = %s"
+_NUMBER_OF = "(SELECT number FROM holdfast.sessions WHERE id = %s)"
+"""A session by its id. With a join instead, each page of a log would read and sort all that comes after it."""
+_EVENTS_OF = f"FROM holdfast.events WHERE session = {_NUMBER_OF}"
+READ_FROM_SNAPSHOT = f"""
+    SELECT NULL, length, data FROM holdfast.snapshots WHERE session = {_NUMBER_OF}
+    UNION ALL (
+        SELECT position, time_ms, data {_EVENTS_OF}
+        AND position >= coalesce((SELECT length FROM holdfast.snapshots WHERE session = {_NUMBER_OF}), 0)
+        ORDER BY position LIMIT %s
+    )
+"""  # noqa: S608 - made of parts of ours
+"""Parameters: the session three times, a limit. The row of the snapshot has its length as a time, and no position."""
 POSTGRES_TABLES = tuple(
     f"holdfast.{name}" for name in ("sessions", "events", "blobs", "blob_uses", "snapshots", "facts", "words")
 )
@@ -383,12 +394,18 @@ class PostgresStore:
 
     async def get_snapshot(self, session: str) -> Snapshot | None:
         check_session_id(session)
-        query = (
-            "SELECT snapshots.length, data FROM holdfast.snapshots "
-            "JOIN holdfast.sessions ON number = session WHERE id = %s"
-        )
+        query = f"SELECT length, data FROM holdfast.snapshots WHERE session = {_NUMBER_OF}"  # noqa: S608 - a part of ours
         rows = await self._rows(query, (session,))
         return Snapshot(rows[0][0], decompress(rows[0][1], POSTGRES_LABEL)) if rows else None
+
+    async def read_from_snapshot(
+        self, session: str, *, limit: int | None = None
+    ) -> tuple[Snapshot | None, list[StoredRecord]]:
+        check_session_id(session)
+        rows = await self._rows(READ_FROM_SNAPSHOT, (session, session, session, limit))
+        stored = [Snapshot(row[1], decompress(row[2], POSTGRES_LABEL)) for row in rows if row[0] is None]
+        records = unpack_records([row for row in rows if row[0] is not None], POSTGRES_LABEL)
+        return stored[0] if stored else None, records
 
     async def put_value(self, key: str, value: JsonRecord) -> None:
         insert = (

@@ -12,6 +12,7 @@ class ReadOnlyStore:
     def __init__(self, store: Store) -> None:
         self.read, self.read_at, self.length = store.read, store.read_at, store.length
         self.get_blob, self.get_snapshot, self.get_value = store.get_blob, store.get_snapshot, store.get_value
+        self.read_from_snapshot = store.read_from_snapshot
         self.search, self.sessions, self.values = store.search, store.sessions, store.values
         self.close = store.close
 

@@ -126,6 +126,7 @@ class StoreContract:
         assert await store.read("nobody") == []
         assert await store.length("nobody") == 0
         assert await store.get_snapshot("nobody") is None
+        assert await store.read_from_snapshot("nobody") == (None, [])
 
     @pytest.mark.parametrize("name", ["", "a\0b", "half \ud800 of one"])
     async def test_every_method_rejects_an_id_that_some_store_cannot_write(self, store: Store, name: str) -> None:
@@ -139,6 +140,7 @@ class StoreContract:
             store.delete(name),
             store.put_snapshot(name, Snapshot(0, b"")),
             store.get_snapshot(name),
+            store.read_from_snapshot(name),
         ):
             with pytest.raises(SettingsError, match=r"^session: "):
                 await attempt
@@ -434,6 +436,21 @@ class StoreContract:
         assert not await store.put_snapshot("s", Snapshot(1, b"of the past"))
         assert not await store.put_snapshot("nobody", Snapshot(0, b""))
         assert await store.get_snapshot("s") is None
+
+    async def test_a_session_is_read_from_its_snapshot_on(self, store: Store) -> None:
+        records = [StoredRecord(number, NOW_MS, {"n": number}) for number in range(5)]
+        await store.append("other", [{"n": 9}], after=0, time_ms=NOW_MS)
+        await store.put_snapshot("other", Snapshot(1, b"other"))
+        await store.append("s", [{"n": 0}, {"n": 1}], after=0, time_ms=NOW_MS)
+        assert await store.read_from_snapshot("s") == (None, records[:2])
+
+        await store.put_snapshot("s", Snapshot(2, b"two" * 1_000))
+        assert await store.read_from_snapshot("s") == (Snapshot(2, b"two" * 1_000), [])
+
+        await store.append("s", [{"n": number} for number in (2, 3, 4)], after=2, time_ms=NOW_MS)
+        assert await store.read_from_snapshot("s") == (Snapshot(2, b"two" * 1_000), records[2:])
+        assert await store.read_from_snapshot("s", limit=1) == (Snapshot(2, b"two" * 1_000), records[2:3])
+        assert await store.read_from_snapshot("s", limit=0) == (Snapshot(2, b"two" * 1_000), [])
 
     async def test_a_value_is_stored_under_its_key(self, store: Store) -> None:
         await store.put_value("limit:gpt", {"tokens": 1})

@@ -36,7 +36,7 @@ from holdfast.errors import (
 )
 from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, record_in_thread
 from holdfast.session.log.index_text import index_entries
-from holdfast.session.log.records import StoredLog, encode_event
+from holdfast.session.log.records import RECORDS_PER_PAGE, StoredLog, encode_event
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.session.subscription import EventPublisher
 from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord
@@ -223,19 +223,24 @@ class SessionLog:
 
     # Reading.
 
-    async def _stored_snapshot(self) -> Snapshot | None:
+    async def _read_from_snapshot(self) -> tuple[Snapshot | None, list[StoredRecord] | None]:
         with suppress(StoreError):
-            return await self.store.get_snapshot(self.session)
-        return None
+            return await self.store.read_from_snapshot(self.session, limit=RECORDS_PER_PAGE)
+        return None, None  # what cannot be read is read again without the snapshot, and reported then
 
-    async def _load_snapshot(self) -> Sequence[int]:
-        """Begin with the snapshot, if there is one, and return the positions of the messages to read with the news."""
-        stored, self._stored_retention = await asyncio.gather(
-            self._stored_snapshot(), stored_retention(self.store, self.session)
+    async def _load_snapshot(self) -> tuple[Sequence[int], list[StoredRecord] | None]:
+        """Begin with the snapshot, if there is one, and return what comes next.
+
+        That is the positions of messages to read with the news, and the first page of the news, if it was read.
+        """
+        (stored, page), self._stored_retention = await asyncio.gather(
+            self._read_from_snapshot(), stored_retention(self.store, self.session)
         )
         self.is_loaded = True
-        if not stored or (snapshot := decode_snapshot(stored.data)) is None:
-            return ()
+        if not stored:
+            return (), None if self.stored.length else page  # a session that was made here has its beginning
+        if (snapshot := decode_snapshot(stored.data)) is None:
+            return (), None
         self.history = History.from_snapshot(snapshot.state, format_named)
         self._log_positions = unpack_positions(snapshot.log_positions)
         self.last_request_ms, self.compaction_started_ms = snapshot.last_request_ms, snapshot.compaction_started_ms
@@ -243,7 +248,7 @@ class SessionLog:
         self.stored.length = self._snapshot_length = stored.length
         self.stored.newest_schema = max(RECORD_SCHEMA, snapshot.newest_schema)
         # Whoever compares or compacts a short conversation needs most of its messages: one round instead of several.
-        return range(len(self.history)) if len(self.history) <= FIRST_LOAD_MESSAGES else ()
+        return (range(len(self.history)) if len(self.history) <= FIRST_LOAD_MESSAGES else ()), page
 
     def require_scope(self, scope: str) -> str:
         """Return a scope that an agent uses or has used; raises `UnknownScopeError` for any other."""
@@ -258,12 +263,12 @@ class SessionLog:
         """
         await self._write_deferred()
         was_loaded = self.is_loaded
-        known = () if was_loaded else await self._load_snapshot()
+        known, page = ((), None) if was_loaded else await self._load_snapshot()
         start = self.stored.length
         if known:
-            news, _ = await asyncio.gather(self.stored.read_new(), self.load_messages(known))
+            news, _ = await asyncio.gather(self.stored.read_new(page=page), self.load_messages(known))
         else:
-            news = await self.stored.read_new()
+            news = await self.stored.read_new(page=page)
         if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
             # A scrubbed secret must not stay in memory. If this is cancelled, the next refresh sees the event again.
             self.stored.length = start

@@ -153,15 +153,22 @@ class StoredLog:
             # The last session that referred to a blob was deleted meanwhile: store the blob again.
             self.length = await append_with_blobs()
 
-    async def read_new(self, limit: int | None = None) -> list[tuple[int, log.Event]]:
-        """Return the events that were written since the last read, each with its time; at most `limit` of them."""
+    async def read_new(
+        self, limit: int | None = None, *, page: Sequence[StoredRecord] | None = None
+    ) -> list[tuple[int, log.Event]]:
+        """Return the events that were written since the last read, each with its time; at most `limit` of them.
+
+        `page` is the first page of their records, if it was read already.
+        """
         found: list[tuple[int, log.Event]] = []
         while limit is None or len(found) < limit:
             count = RECORDS_PER_PAGE if limit is None else min(RECORDS_PER_PAGE, limit - len(found))
-            page = await self.store.read(self.session, start=self.length + len(found), limit=count)
+            if page is None:
+                page = await self.store.read(self.session, start=self.length + len(found), limit=count)
             found += [(stored.time_ms, await self.decode(stored)) for stored in page]
             if len(page) < count:
                 break
+            page = None
         # Update the progress last: a cancelled read has then read nothing, and the next one reads everything again.
         schemas = [event.schema for _, event in found if isinstance(event, log.UnknownEvent)]
         self.newest_schema = max([self.newest_schema, *schemas])

@@ -461,6 +461,12 @@ class SqliteDatabase:
         row = self._connection.execute(query, (session,)).fetchone()
         return Snapshot(row[0], decompress(row[1], self._name)) if row else None
 
+    def read_from_snapshot(
+        self, session: str, *, limit: int | None = None
+    ) -> tuple[Snapshot | None, list[StoredRecord]]:
+        snapshot = self.get_snapshot(session)
+        return snapshot, self.read(session, start=snapshot.length if snapshot else 0, limit=limit)
+
     def put_value(self, key: str, value: JsonRecord) -> None:
         self._connection.execute("INSERT OR REPLACE INTO facts (key, value) VALUES (?, ?)", (key, encode_json(value)))
 

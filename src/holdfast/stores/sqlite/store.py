@@ -209,6 +209,7 @@ class SqliteStore:
     delete = _in_thread(SqliteDatabase.delete)
     put_snapshot = _in_thread(SqliteDatabase.put_snapshot)
     get_snapshot = _in_thread(SqliteDatabase.get_snapshot)
+    read_from_snapshot = _in_thread(SqliteDatabase.read_from_snapshot)
     put_value = _in_thread(SqliteDatabase.put_value)
     get_value = _in_thread(SqliteDatabase.get_value)
     values = _in_thread(SqliteDatabase.values)

@@ -14,6 +14,7 @@ from functools import partial
 from holdfast.apps.gateway.recording.client_body import ClientBody, texts_of
 from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList
 from holdfast.apps.gateway.recording.exchange import ClientRequest, ReadRequest
+from holdfast.apps.gateway.recording.governing import model_of
 from holdfast.apps.gateway.recording.identity import (
     MAX_RECENT,
     UNNAMED_PREFIX,
@@ -30,6 +31,7 @@ from holdfast.apps.gateway.recording.identity import (
 from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.dataclass import dataclass
+from holdfast.session.calibration import ServedModel
 from holdfast.session.log.event_log import Clock
 from holdfast.session.sync import client_summary_in
 from holdfast.wire.answers import Answer, Wire, argument_texts
@@ -80,7 +82,9 @@ class _HeldPlace:
     async def open(self, session_id: str) -> OpenSession:
         """Hold a session open, and no other one."""
         await self.release()
-        self._opened = await self._sessions.acquire(session_id)
+        request = self._reading.request
+        served = ServedModel(model_of(request.path, self._reading.body), request.upstream)
+        self._opened = await self._sessions.acquire(session_id, served)
         return self._opened
 
     async def lock(self) -> None:

@@ -17,11 +17,13 @@ from holdfast.apps.gateway.upstream_summarizer import UpstreamSummarizer
 from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.planning.policy import Policy
 from holdfast.errors import HoldfastError
+from holdfast.session.calibration import ServedModel
 from holdfast.session.session import Session, SessionOpener
 from holdfast.stores.base import JsonRecord, Store, session_value_key
 from holdfast.wire.answers import Wire
 
 T = TypeVar("T")
+NO_MODEL = ServedModel()
 
 
 class StoredValues(NamedTuple):
@@ -149,7 +151,12 @@ class OpenSessions:
     """Opens each session once, and closes the least recently used ones where there are too many or too large ones."""
 
     def __init__(
-        self, store: Store, open_session: Callable[[str], SessionOpener], *, max_open: int, max_bytes: int
+        self,
+        store: Store,
+        open_session: Callable[[str, ServedModel], SessionOpener],
+        *,
+        max_open: int,
+        max_bytes: int,
     ) -> None:
         self.store = store
         self._opener = open_session
@@ -239,14 +246,14 @@ class OpenSessions:
             value["recall"] = True
         await self.store.put_value(session_value_key(opened.id, "governing"), value)
 
-    async def acquire(self, session_id: str) -> OpenSession:
-        """Open a session, and hold it open until it is released."""
+    async def acquire(self, session_id: str, served: ServedModel = NO_MODEL) -> OpenSession:
+        """Open a session, and hold it open until it is released; `served` is the model that it is opened for."""
         is_new = False
         """Whether all of it was read since this call."""
         while (opened := self._open.get(session_id)) is None:
             task = self._opening.get(session_id)
             if task is None:
-                task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id))
+                task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id, served))
                 is_new = True
             await asyncio.shield(task)
         if opened.is_outdated or (self.has_other_writers and not opened.users and not is_new):
@@ -259,9 +266,9 @@ class OpenSessions:
         self._open.move_to_end(session_id)
         return opened
 
-    async def _open_session(self, session_id: str) -> OpenSession:
+    async def _open_session(self, session_id: str, served: ServedModel) -> OpenSession:
         async def open_it() -> Session:
-            return await self._opener(session_id)
+            return await self._opener(session_id, served)
 
         try:
             # What another machine stores is far away, so it is read at once.

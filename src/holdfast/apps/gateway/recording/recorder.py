@@ -25,7 +25,7 @@ from holdfast.apps.gateway.recording.client_forms import MAX_JOINED_MESSAGES, cl
 from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList, Lane, OpenAnswer, without_given_ids
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request, usage_of
 from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, ConversationFinder
-from holdfast.apps.gateway.recording.governing import with_members
+from holdfast.apps.gateway.recording.governing import model_of, with_members
 from holdfast.apps.gateway.recording.governor import Governor
 from holdfast.apps.gateway.recording.identity import (
     Chain,
@@ -55,6 +55,7 @@ from holdfast.counters.vocabularies import load_vocabulary
 from holdfast.dataclass import dataclass
 from holdfast.errors import ConcurrentWriteError, HoldfastError, MalformedInputError, RecordingError
 from holdfast.models.base import Summarizer
+from holdfast.session.calibration import ServedModel
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import Delegate
 from holdfast.session.log.event_log import Clock, now_ms
@@ -126,10 +127,12 @@ class Recorder:
         self.is_stopping = False
         """Whether the gateway stops as soon as running exchanges have ended."""
 
-    def _open_session(self, session_id: str) -> SessionOpener:
+    def _open_session(self, session_id: str, served: ServedModel) -> SessionOpener:
         return Session.open(
             session_id,
             store=self.store,
+            model=served.model,
+            endpoint=served.endpoint,
             policy=self.governor.policy,
             summarizer=self.governor.summarizer,
             compaction=CompactionOptions(queue=self.governor.queue),
@@ -557,13 +560,14 @@ class Recorder:
         """Note who speaks; return what stores that if it is new, at the same time as the messages."""
         agent = lane.agent_of(reading.body)
         opened.window = reading.signals.window or opened.window
-        known, opened.session.model = opened.session.model, reading.body.model
+        model = model_of(reading.request.path, reading.body)
+        known, opened.session.model = opened.session.model, model
         self._finder.note_list(reading, opened.id)
-        if agent == lane.agent and known in {None, reading.body.model}:
+        if agent == lane.agent and known in {None, model}:
             return None
         opened.agent = lane.agent = agent
         client = {"client": reading.request.headers.get("user-agent", "")[:200], "wire": reading.request.wire}
-        client["model"] = reading.body.model or ""
+        client["model"] = model or ""
         return self.sessions.start(
             self.store.put_value(session_value_key(opened.id, "client"), client | agent.to_json())
         )
