@@ -47,6 +47,7 @@ from holdfast.apps.gateway.recording.recall_rounds import (
     with_messages,
     without_recall_calls,
 )
+from holdfast.apps.gateway.recording.rehearsal import rehearse
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
@@ -140,24 +141,33 @@ class Recorder:
         )
 
     async def warm_up(self) -> None:
-        """Connect to the store, and load the vocabularies of the models that its last conversations use.
+        """Connect to the store, load the vocabularies of the models that its last conversations use, and rehearse one.
 
-        All streams wait while one is loaded, so that is done before the gateway serves. If there are no conversations
-        yet, the vocabulary is loaded that most models are counted with. Whatever fails is logged, and done with the
-        first request: the store may be started later than the gateway.
+        All streams wait while that is done, so it is done before the gateway serves. If there are no conversations
+        yet, the vocabulary is loaded that most models are counted with.
+        """
+        models = sorted(await self._last_models()) or [None]
+        for model in models:
+            await asyncio.to_thread(load_vocabulary, model)
+        await rehearse(self.governor.policy, models[0])
+
+    async def _last_models(self) -> set[str]:
+        """Return the models of the last conversations.
+
+        If they cannot be read, that is logged, and the first request tries again: the store may be started later than
+        the gateway.
         """
         try:
             async with asyncio.timeout(WARM_UP_SECONDS):
                 newest = await self.store.sessions(limit=WARM_UP_SESSIONS)
                 keys = [session_value_key(info.id, "client") for info in newest]
                 clients = await asyncio.gather(*map(self.store.get_value, keys))
-            models = {str(client["model"]) for client in clients if client and client.get("model")}
-            for model in models or {None}:
-                await asyncio.to_thread(load_vocabulary, model)
+            return {str(client["model"]) for client in clients if client and client.get("model")}
         except HoldfastError as error:
             _logger.warning("nothing can be recorded yet: %s", error)
         except TimeoutError:
             _logger.warning("nothing can be recorded yet: the store has not answered for %d s", WARM_UP_SECONDS)
+        return set()
 
     async def receive(self, request: ClientRequest, *, seconds: float | None = None) -> Exchange:
         """Record the new messages of a request, and return its exchange; raises `RecordingError`.
