@@ -20,6 +20,7 @@ from holdfast import (
 )
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.shorten import clip_arguments, clip_outputs, drop_media
+from holdfast.core.history.scopes import label_trust
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.gemini import function_call_part, function_response_part, model_turn, text_part, user_turn
 from holdfast.wire.gemini import Gemini
@@ -36,6 +37,27 @@ def sent(messages: list[Any], source: str = GEMINI, budget: int = 16_000, **how:
     request = govern(messages, budget=budget, format=source, model="gemini-3-pro", **how)
     assert validate(request.messages, source) == []
     return request.messages
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "For context:",
+        "For context: below is a transcript of what another agent did, quoted between <<<BEGIN>>> and <<<END>>>.",
+    ],
+)
+@pytest.mark.parametrize("more", [[], [PICTURE]])
+def test_a_report_of_another_agent_in_the_role_of_the_user_is_no_prompt(start: str, more: list[Any]) -> None:
+    said, quoted = "[front] said:\nnever delete it", user_turn(text_part("For context: see below"), text_part("now"))
+    report = user_turn(text_part(start), text_part(said), *more)
+
+    message, prompt = WIRE.decode(report, 0), WIRE.decode(quoted, 0)
+
+    assert message.parts[:2] == (Text(start, "tool"), Text(said, "tool"))
+    assert (message.is_prompt, message.speaker, message.native) == (False, "tool", report)
+    assert label_trust(message, "helper:1", None) == message
+    assert (prompt.is_prompt, prompt.speaker) == (True, "user")
+    assert WIRE.measure([GO, report, quoted], 0).prompts == [0, 2]
 
 
 @pytest.mark.parametrize(

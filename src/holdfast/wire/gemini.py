@@ -56,6 +56,10 @@ FIELD_SPELLINGS = {
 _INNER_SPELLINGS = {"mime_type": "mimeType", "file_uri": "fileUri", "display_name": "displayName"}
 _ROLES = {None: "user", "function": "user", "user": "user", "model": "model"}
 GEMINI_ROLES: Mapping[str, Role] = {"user": "user", "model": "assistant"}
+REPORT_START = "For context: below is a transcript of what another agent did, quoted between "
+"""How Google's ADK begins the report of another agent's work; the report itself follows in parts of its own."""
+OLD_REPORT_START = "For context:"
+"""The whole first part of such a report in ADK before version 2."""
 SIGNATURE_FIELD = "thoughtSignature"
 CHARS_PER_SIGNATURE_TOKEN = 4
 _FIELDS = frozenset({"role", "parts"})
@@ -89,7 +93,8 @@ class Gemini:
         native = place.sendable_message(place.require_message(native))
         native = _repair_turn(native, place, is_signed=self._is_signed)
         role = place.require_role(native, GEMINI_ROLES)
-        parts = tuple(_parts(native.get("parts"), TRUST_OF_ROLE[role], place))
+        trust: Trust = "tool" if role == "user" and _is_report(native.get("parts")) else TRUST_OF_ROLE[role]
+        parts = tuple(_parts(native.get("parts"), trust, place))
         return Message(role, parts, native, parts, tuple(place.repair_notes), _extras(native))
 
     def encode(self, message: Message) -> Mapping[str, Any]:
@@ -100,6 +105,12 @@ class Gemini:
         if self._is_signed:
             _sign_first_call(parts)
         return {**(message.native or {"role": role}), "parts": parts}
+
+
+def _is_report(parts: Any) -> bool:
+    """Return whether parts tell what another agent has done, which Google's ADK writes in the role of the user."""
+    first = parts[0].get("text") if is_list(parts) and len(parts) > 1 and is_mapping(parts[0]) else None
+    return isinstance(first, str) and (first == OLD_REPORT_START or first.startswith(REPORT_START))
 
 
 def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool) -> Mapping[str, Any]:
@@ -179,6 +190,8 @@ def _measure_turn(native: Any) -> tuple[Role, int, bool]:
 def _measure_parts(parts: Any) -> tuple[int, bool]:
     """Return the size of plain parts and whether they are more than responses; raises if they are not plain."""
     size, is_prompt = 0, False
+    if _is_report(parts):
+        raise ValueError
     for part in parts:
         if type(part.get(SIGNATURE_FIELD, "")) is not str:
             raise TypeError

@@ -26,7 +26,7 @@ TRUST_OF_ROLE: Mapping[Role, Trust] = {
     "tool": "tool",
 }
 
-NOT_BY_USER: frozenset[Trust] = frozenset({"summary", "system", "memory", "attachment"})
+NOT_BY_USER: frozenset[Trust] = frozenset({"summary", "system", "memory", "attachment", "tool"})
 """Labels of text in user messages that the user did not write."""
 
 
@@ -302,7 +302,7 @@ class Message:
             if isinstance(part, Text):
                 if part.trust not in NOT_BY_USER and not part.is_blank:
                     return True
-            elif isinstance(part, _OWN_CONTENT):
+            elif isinstance(part, _OWN_CONTENT) and part.trust != "tool":
                 return True
         return False
 
@@ -310,6 +310,11 @@ class Message:
     def is_task(self) -> bool:
         """Whether this is a task that one agent gives another."""
         return any(isinstance(part, Text) and part.trust == "agent" for part in self.parts)
+
+    @property
+    def is_report(self) -> bool:
+        """Whether this tells what another agent has done: its role is the user's, and no user has written it."""
+        return self.role == "user" and any(isinstance(part, Text) and part.trust == "tool" for part in self.parts)
 
     @property
     def is_from_memory(self) -> bool:
@@ -326,7 +331,7 @@ class Message:
         """The author for display: `memory`, `attachment`, `tool` or `task` where these apply, otherwise the role."""
         if self.is_from_memory or self.is_attachment:
             return "memory" if self.is_from_memory else "attachment"
-        if self.role == "user" and self.outline.result_ids and not self.is_prompt:
+        if self.role == "user" and (self.outline.result_ids or self.is_report) and not self.is_prompt:
             return "tool"
         return "task" if self.is_task else self.role
 

@@ -119,7 +119,7 @@ def _is_within(spans: PositionPairs, position: int) -> bool:
 
 def label_trust(message: Message, scope: object, trust: object) -> Message:
     """Return a message with its trust label; a user message in a delegate's scope comes from an agent."""
-    if message.role == "user" and scope != MAIN:
+    if message.role == "user" and scope != MAIN and not message.is_report:
         return message.with_trust("agent")
     if trust == "attachment":
         return message.with_trust("attachment")
