@@ -1,6 +1,7 @@
 """Agents of Google's ADK keep the promises of the contract, and more that only ADK has."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ from pydantic import Field
 from holdfast import SettingsError
 from holdfast.adapters.google_adk import CONTENTS, HoldfastPlugin
 from holdfast.core.history import events as log
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.agent_contract import (
     CONTRACT_BUDGET,
     CONTRACT_SESSION,
@@ -206,6 +208,36 @@ async def test_an_agent_that_took_the_conversation_over_keeps_its_session_in_a_n
     await after.close()
 
 
+async def test_the_prompt_stays_the_newest_one_where_other_agents_reports_follow_it() -> None:
+    plugin, prompt = HoldfastPlugin(budget=CONTRACT_BUDGET), "when? " + " ".join(map(str, range(300)))
+    calls = [types.FunctionCall(name="look", args={"query": f"tide {number}"}) for number in range(20)]
+    moved = types.FunctionCall(name="transfer_to_agent", args={"agent_name": "harbour"})
+    model = TalkingLlm(replies=["at four"])
+    expert = LlmAgent(name="harbour", model=model, description="knows the tides")
+    front = LlmAgent(name="front", model=TalkingLlm(replies=[*calls, moved]), sub_agents=[expert], tools=[look])
+
+    assert await said(runner_of(front, plugin), prompt) == "at four"
+
+    [asked] = model.requests
+    assert [CONTENTS.text(content) for content in asked].count(prompt) == 1
+    request = plugin.last_request("s.harbour")
+    assert request is not None
+    assert request.receipt.compacted
+    await plugin.close()
+
+
+async def test_an_agent_that_gets_nothing_but_another_agents_report_answers_it() -> None:
+    plugin, model = HoldfastPlugin(budget=CONTRACT_BUDGET), TalkingLlm(replies=["shorter"])
+    first = LlmAgent(name="first", model=TalkingLlm(replies=["long"]))
+    second = LlmAgent(name="second", model=model, include_contents="none")
+
+    assert await said(runner_of(Sequence(name="both", sub_agents=[first, second]), plugin), "go") == "shorter"
+
+    [[report]] = model.requests
+    assert "[first] said:" in CONTENTS.text(report)
+    await plugin.close()
+
+
 class Sequence(BaseAgent):
     """Lets its agents speak one after the other, and calls no model itself."""
 
@@ -378,6 +410,99 @@ async def test_a_failed_agent_whose_error_another_plugin_handles_has_not_answere
     )
     assert len(recorded) == 6
     assert [(one.state, one.answer) for one in delegations] == [("failed", ""), ("answered", "helped")]
+    await plugin.close()
+
+
+class Replacing(BasePlugin):
+    """Replaces the results of tools, or waits for ever before it does."""
+
+    def __init__(self, *, waits: bool) -> None:
+        super().__init__("replacing")
+        self.has_begun = asyncio.Event()
+        self._waits = waits
+
+    async def after_tool_callback(self, **given: Any) -> dict[str, str]:
+        del given
+        self.has_begun.set()
+        if self._waits:
+            await asyncio.get_running_loop().create_future()
+        return {"result": "replaced"}
+
+
+def helping(plugin: HoldfastPlugin, other: BasePlugin) -> Runner:
+    """Return a runner whose agent asks a helper, with a plugin before Holdfast's."""
+    helper = LlmAgent(name="helper", model=TalkingLlm(replies=["helped"]))
+    call = types.FunctionCall(name="helper", args={"request": "help"}, id="c1")
+    agent = LlmAgent(name="a", model=TalkingLlm(replies=[call, "done"]), tools=[AgentTool(agent=helper)])
+    app = App(name="app", root_agent=agent, plugins=[other, plugin])
+    return Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True)
+
+
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")
+async def test_an_agent_in_a_tool_whose_result_another_plugin_replaces_has_answered() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+
+    assert await said(helping(plugin, Replacing(waits=False)), "go") == "done"
+
+    [delegation] = await asyncio.to_thread(lambda: plugin.session("s").delegations())
+    assert (delegation.state, delegation.answer) == ("answered", "helped")
+    await plugin.close()
+
+
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")
+async def test_an_agent_in_a_tool_ends_its_delegation_when_it_is_cancelled_in_another_plugin() -> None:
+    plugin, other = HoldfastPlugin(budget=16_000), Replacing(waits=True)
+    stopped = asyncio.create_task(said(helping(plugin, other), "go"))
+    await other.has_begun.wait()
+
+    stopped.cancel()
+    await asyncio.wait({stopped})
+
+    [delegation] = await asyncio.to_thread(lambda: plugin.session("s").delegations())
+    assert (delegation.state, delegation.answer) == ("cancelled", "")
+    await plugin.close()
+
+
+class SlowStore(MemoryStore):
+    """Takes its time to write the beginning of a delegation: the thread of its loop waits."""
+
+    def __init__(self, has_begun: asyncio.Event) -> None:
+        super().__init__()
+        self.has_begun = has_begun
+        self.loop = asyncio.get_running_loop()
+        self.may_go_on = threading.Event()
+
+    async def append(self, session: str, records: Any, **given: Any) -> int:
+        if "delegation.started" in str(records):
+            self.loop.call_soon_threadsafe(self.has_begun.set)
+            self.may_go_on.wait(60)
+        return await super().append(session, records, **given)
+
+
+class Releasing(BasePlugin):
+    """Lets a store go on once the plugins after this one know of an error."""
+
+    def __init__(self, store: SlowStore) -> None:
+        super().__init__("releasing")
+        self._store = store
+
+    async def on_tool_error_callback(self, **given: Any) -> None:
+        del given
+        self._store.loop.call_soon(self._store.may_go_on.set)
+
+
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")
+async def test_an_agent_in_a_tool_that_is_cancelled_while_its_delegation_begins_ends_it() -> None:
+    store = SlowStore(asyncio.Event())
+    plugin = HoldfastPlugin(store=store, budget=16_000)
+    stopped = asyncio.create_task(said(helping(plugin, Releasing(store)), "go"))
+    await store.has_begun.wait()
+
+    stopped.cancel()
+    await asyncio.wait({stopped})
+
+    [delegation] = await asyncio.to_thread(lambda: plugin.session("s").delegations())
+    assert (delegation.state, delegation.answer) == ("cancelled", "")
     await plugin.close()
 
 

@@ -3,11 +3,22 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from agents import Agent, ModelProvider, ModelSettings, RunConfig, Runner, function_tool, handoff, set_tracing_disabled
+from agents import (
+    Agent,
+    AgentHooks,
+    ModelProvider,
+    ModelSettings,
+    RunConfig,
+    Runner,
+    function_tool,
+    handoff,
+    set_tracing_disabled,
+)
 from agents.extensions.handoff_filters import remove_all_tools
 from agents.memory import Session as SdkSession
 from agents.memory import SessionSettings
@@ -539,7 +550,156 @@ async def test_an_agent_as_a_tool_knows_nothing_of_a_run_that_was_cancelled() ->
 
     assert [texts(call.input) for call in inner.calls] == [["count"], ["count", "", look_result("a")], ["count"]]
     ended = await asyncio.to_thread(kept.session().delegations)
-    assert [(one.state, one.answer) for one in ended] == [("silent", ""), ("answered", "seven")]
+    assert [(one.state, one.answer) for one in ended] == [("cancelled", ""), ("answered", "seven")]
+    await kept.close()
+
+
+class Waiting(AgentHooks):
+    """An agent with a sub-agent and a tool that waits for ever, either in the sub-agent or beside it."""
+
+    def __init__(self, kept: HoldfastSession, *, does_sub_agent_wait: bool) -> None:
+        self.kept = kept
+        self.has_begun = asyncio.Event()
+        self._has_counted = asyncio.Event()
+        self._does_sub_agent_wait = does_sub_agent_wait
+        wait = function_tool(self._wait, name_override="wait", description_override="Wait for ever.")
+        waits: Any = function_call("wait", {}, call_id="w")
+        inner = ScriptedModel([[waits] if does_sub_agent_wait else [assistant_message("seven")]])
+        counter = Agent(name="counter", model=inner, tools=[wait]).as_tool("count", "Counts.")
+        calls = delegating("count", "c1") + ([] if does_sub_agent_wait else [waits])
+        model = ScriptedModel([looking("a"), calls, [assistant_message("good")]])
+        self.agent = Agent(name="a", model=model, tools=[counter, wait, look], hooks=self)
+
+    async def _wait(self) -> str:
+        if not self._does_sub_agent_wait:
+            await self._has_counted.wait()
+        self.has_begun.set()
+        return await asyncio.get_running_loop().create_future()
+
+    async def on_tool_end(self, context: object, agent: object, tool: Any, result: object) -> None:
+        del context, agent, result
+        if tool.name == "count":
+            self._has_counted.set()
+
+    async def run(self, prompt: str) -> None:
+        await Runner.run(self.agent, prompt, session=self.kept, run_config=self.kept.run_config())
+
+    async def stream(self, prompt: str) -> None:
+        result = Runner.run_streamed(self.agent, prompt, session=self.kept, run_config=self.kept.run_config())
+        async for _ in result.stream_events():
+            pass
+
+    async def states(self, *, has_ended: bool = True) -> list[str]:
+        """Return the states of the delegations; if they have to end, once they have."""
+        async with asyncio.timeout(30):
+            while True:
+                found = [one.state for one in await asyncio.to_thread(self.kept.session().delegations)]
+                if not has_ended or "running" not in found:
+                    return found
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("does_sub_agent_wait", [False, True])
+async def test_an_agent_as_a_tool_ends_its_delegation_when_its_run_or_its_callers_is_cancelled(
+    *, is_streamed: bool, does_sub_agent_wait: bool
+) -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    waiting = Waiting(kept, does_sub_agent_wait=does_sub_agent_wait)
+    stopped = asyncio.create_task(waiting.stream("count") if is_streamed else waiting.run("count"))
+    await waiting.has_begun.wait()
+    assert await waiting.states(has_ended=False) == ["running"]
+
+    stopped.cancel()
+
+    assert await waiting.states() == ["cancelled"]
+    await kept.close()
+
+
+async def test_an_agent_as_a_tool_whose_answer_was_never_added_ends_with_the_next_run_of_the_same_task() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    waiting = Waiting(kept, does_sub_agent_wait=False)
+    states: list[list[str]] = []
+
+    async def talk() -> None:
+        with suppress(asyncio.CancelledError):
+            await waiting.run("count")
+        states.append(await waiting.states(has_ended=False))
+        await waiting.run("again")
+        states.append(await waiting.states(has_ended=False))
+
+    talking = asyncio.create_task(talk())
+    await waiting.has_begun.wait()
+    talking.cancel()
+    await talking
+
+    assert states == [["running"], ["silent"]]
+    await kept.close()
+
+
+async def test_an_agent_as_a_tool_that_the_first_response_of_a_stream_calls_has_its_delegation() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    counter = Agent(name="counter", model=ScriptedModel([[assistant_message("seven")]])).as_tool("count", "Counts.")
+    model = ScriptedModel([delegating("count", "c1"), [assistant_message("good")]])
+
+    agent = Agent(name="a", model=model, tools=[counter])
+    result = Runner.run_streamed(agent, "how many?", session=kept, run_config=kept.run_config())
+    async for _ in result.stream_events():
+        pass
+
+    [delegation] = await asyncio.to_thread(kept.session().delegations)
+    assert (delegation.started.task, delegation.state, delegation.answer) == ("count", "answered", "seven")
+    assert await kept_texts(kept) == (["how many?", "", "seven", "good"], ["count"])
+    await kept.close()
+
+
+def exchanges(items: Any) -> list[tuple[str, str]]:
+    """Return the prompts and the answers, and each call with the output that has its id."""
+    outputs = {item["call_id"]: item["output"] for item in items if item.get("type") == "function_call_output"}
+    calls = [item for item in items if item.get("type") == "function_call"]
+    assert len(outputs) == len(calls)
+    return [(json.loads(item["arguments"])["query"], outputs[item["call_id"]]) for item in calls]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_calls_whose_ids_begin_anew_in_each_turn_are_all_kept_and_sent(
+    tmp_path: Path, *, is_restarted: bool
+) -> None:
+    words, store = ["a", "b", "c"], f"sqlite:///{tmp_path / 'chats.db'}"
+    kept, model = HoldfastSession("s", store=store, budget=CONTRACT_BUDGET), ScriptedModel([])
+    for number, word in enumerate(words):
+        if is_restarted and number:
+            await kept.close()
+            kept = HoldfastSession("s", store=store, budget=CONTRACT_BUDGET)
+        call = function_call(look.name, {"query": word}, call_id="call_1")
+        model = ScriptedModel([[call], [assistant_message(f"answer {word}")]])
+        agent = Agent(name="a", model=model, tools=[look])
+        await Runner.run(agent, f"prompt {word}", session=kept, run_config=kept.run_config())
+
+    whole = [text for word in words for text in (f"prompt {word}", "", look_result(word), f"answer {word}")]
+    pairs = [(word, look_result(word)) for word in words]
+    items = await kept.get_items()
+    recorded: Any = await asyncio.to_thread(lambda: kept.session().messages())
+    assert (texts(items), exchanges(items)) == (whole, pairs)
+    assert (texts(model.calls[-1].input), exchanges(model.calls[-1].input)) == (whole[:-1], pairs)
+    assert [item["call_id"] for item in recorded if "call_id" in item] == ["call_1"] * 6
+    await kept.close()
+
+
+async def test_an_agent_as_a_tool_does_not_take_the_output_of_a_later_call_with_the_same_id() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    waiting = Waiting(kept, does_sub_agent_wait=True)
+    stopped = asyncio.create_task(waiting.run("count"))
+    await waiting.has_begun.wait()
+    stopped.cancel()
+    await asyncio.wait({stopped})
+    call = function_call(look.name, {"query": "count"}, call_id="c1")
+
+    model = ScriptedModel([[call], [assistant_message("good")]])
+    agent = Agent(name="a", model=model, tools=[look])
+    await Runner.run(agent, "again", session=kept, run_config=kept.run_config())
+
+    [delegation] = await asyncio.to_thread(kept.session().delegations)
+    assert (delegation.state, delegation.answer) == ("cancelled", "")
     await kept.close()
 
 

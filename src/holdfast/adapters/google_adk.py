@@ -5,6 +5,7 @@ session of Holdfast. The plugin changes requests only: ADK's own events stay who
 background loop, so a runner may be used with and without async, from any thread.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextvars import Token
 from functools import partial
@@ -198,7 +199,11 @@ class HoldfastPlugin(BasePlugin):
         agent = self._own_agent(tool_context)
         find_parent = partial(self._conversation, CURRENT_CALL.get(), tool_context.session.id, agent)
         call = SubAgentCall(find_parent, CONTENTS, tool.name)
-        self._calls[tool_context.invocation_id, tool_context.function_call_id] = call, CURRENT_CALL.set(call)
+        key = tool_context.invocation_id, tool_context.function_call_id
+        self._calls[key] = call, CURRENT_CALL.set(call)
+        running = asyncio.current_task()
+        if running is not None:
+            running.add_done_callback(partial(self._end_unfinished_call, key))
 
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
@@ -219,8 +224,19 @@ class HoldfastPlugin(BasePlugin):
         call, token = self._calls.pop(key, (None, None))
         if call is not None and token is not None:
             CURRENT_CALL.reset(token)
-            if call.is_delegated:
-                await BACKGROUND_LOOP.await_result(call.end(error))
+            # After a cancellation, the background loop may just have begun a delegation that is not known here yet.
+            if call.is_delegated or error is not None:
+                await BACKGROUND_LOOP.await_completion(call.end(error))
+
+    def _end_unfinished_call(self, key: tuple[str, str | None], task: "asyncio.Task[Any]") -> None:
+        """End a call after its task: ADK calls no callback of this plugin if another plugin replaces the result.
+
+        Neither does it if the task is cancelled in the callback of another plugin.
+        """
+        call, _ = self._calls.pop(key, (None, None))
+        if call is not None:
+            # Waits without an await: at the end of a program the loop runs no more than this.
+            BACKGROUND_LOOP.run(call.end(asyncio.CancelledError() if task.cancelled() else task.exception()))
 
     def _check_owner(self, context: CallbackContext) -> None:
         """Raise a `SettingsError` if the session has the id of another user's: ADK keeps such sessions apart."""

@@ -304,19 +304,20 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         finally:
             CURRENT_CALL.reset(token)
         if call.is_delegated:
-            await BACKGROUND_LOOP.await_result(call.end())
+            await BACKGROUND_LOOP.await_completion(call.end())
         return result
 
     def _end_or_pause(self, request: ToolCallRequest, call: SubAgentCall[BaseMessage], error: BaseException) -> None:
         """End the delegations of a call that has failed; those of an interrupted one continue when it is resumed."""
-        if not call.is_delegated:
-            return
         if isinstance(error, GraphBubbleUp):
+            if not call.is_delegated:
+                return
             self._paused[self._thread_id(), request.tool_call["id"]] = call
             if len(self._paused) <= MAX_PAUSED_CALLS:
                 return
             call = self._paused.pop(next(iter(self._paused)))
-        # Waits without an await, which a cancellation would end.
+        # Waits without an await, which a cancellation would end. After one, the background loop may just have begun a
+        # delegation that is not known here yet.
         BACKGROUND_LOOP.run(call.end(error))
 
     def _tool_call(self, request: ToolCallRequest) -> SubAgentCall[BaseMessage]:

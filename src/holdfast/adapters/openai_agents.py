@@ -9,12 +9,13 @@ import asyncio
 import inspect
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
 
 from holdfast.adapters.framework_conversation import (
     RECALL_JSON,
@@ -125,8 +126,12 @@ class HoldfastSession:
         self._sub_agents: list[_SubAgentRun] = []
         self._runs: WeakSet[_Run] = WeakSet()
         """The runs that have read the items and are not forgotten."""
+        self._watched_tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        """The tasks that tell when they are cancelled."""
         self._last_run: _Run | None = None
         """The one that has read them last."""
+        self._recorded_call_ids: dict[str, str] = {}
+        """The ids of calls in the log, by those that `get_items` has given them because they were used before."""
         self._is_filter_checked = False
         """Whether the filter was called, or its absence was reported."""
         self._mcp_tools: tuple[Agent[Any], Sequence[Mapping[str, object]]] | None = None
@@ -176,15 +181,19 @@ class HoldfastSession:
         """Return the items of the conversation, compacted ones included; with a limit, the latest."""
         _ASKING.set(None)
         items, run = await BACKGROUND_LOOP.await_result(self._items())
+        run.task = asyncio.current_task()
         _RUN.set(run)
+        items = self._with_unique_call_ids(items)
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         return cast("list[TResponseInputItem]", items if limit is None else items[max(0, len(items) - limit) :])
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Record items, except those that the filter has recorded before their model call."""
-        _ASKING.set(None)
-        await BACKGROUND_LOOP.await_result(self._add(cast("list[Item]", items)))
+        if any(map(_is_of_model, cast("list[Item]", items))):
+            # A turn has ended. In a stream the SDK adds the prompt once the filter was called: there it begins.
+            _ASKING.set(None)
+        await BACKGROUND_LOOP.await_result(self._add(self._with_recorded_call_ids(cast("list[Item]", items))))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take the newest item back; the log keeps it, and `undo` restores it."""
@@ -253,6 +262,42 @@ class HoldfastSession:
             for run in self._runs:
                 run.start, run.added = 0, []
 
+    def _with_unique_call_ids(self, items: list[Item]) -> list[Item]:
+        """Return items in which no two calls have the same id: the SDK drops all but one of them.
+
+        Some models count their calls from one in every turn. An output belongs to the nearest call before it.
+        """
+        used, newest, numbers = set[str](), dict[str, str](), Counter[str]()
+        unique = list[Item]()
+        for item in items:
+            call_id: object = item.get("call_id")
+            if not isinstance(call_id, str):
+                unique.append(item)
+                continue
+            name = call_id
+            if str(item.get("type")).endswith("_output"):
+                name = newest.get(call_id, call_id)
+            else:
+                while name in used:
+                    numbers[call_id] += 1
+                    name = f"{call_id}_{numbers[call_id] + 1}"
+                used.add(name)
+                newest[call_id] = name
+            if name != call_id:
+                self._recorded_call_ids[name] = call_id
+            unique.append(item if name == call_id else {**item, "call_id": name})
+        return unique
+
+    def _with_recorded_call_ids(self, items: list[Item]) -> list[Item]:
+        """Return items with the ids of calls that the log has."""
+        recorded = self._recorded_call_ids
+        if not recorded:
+            return items
+        return [
+            {**item, "call_id": recorded[item["call_id"]]} if item.get("call_id") in recorded else item
+            for item in items
+        ]
+
     def _current_run(self) -> "_Run | None":
         """Return the run inside which this code runs, or the last one if a program calls."""
         run = _RUN.get()
@@ -286,7 +331,10 @@ class HoldfastSession:
             if caller is not None and not caller.is_nested and caller.agent is data.agent and self._last_run is None:
                 is_nested = False  # without a session nothing tells that another run of the same agent has begun
             _ASKING.set(_Asking(task, data.agent, is_nested=is_nested))
-            items = cast("list[Item]", given.input)
+            items = self._with_recorded_call_ids(cast("list[Item]", given.input))
+            if is_nested and caller is not None:
+                outer = self._current_run()
+                self._watch(task, caller.task, outer.task if outer is not None else None)
             others = [*await self._mcp_definitions(data), *map(_handoff_definition, data.agent.handoffs)]
             asking = _Asking(task, data.agent, is_nested=is_nested)
             fitting = self._fit(items, given.instructions, asking, others, caller if is_nested else None)
@@ -295,6 +343,24 @@ class HoldfastSession:
             return ModelInputData(cast("list[TResponseInputItem]", fitted), given.instructions)
 
         return fit
+
+    def _watch(self, *tasks: "asyncio.Task[Any] | None") -> None:
+        """End the runs of agents as tools that belong to a task when it is cancelled.
+
+        The SDK tells nobody of a cancellation, and a cancelled run adds no items.
+        """
+        method = WeakMethod(self._end_cancelled)
+
+        def end(task: "asyncio.Task[Any]") -> None:
+            end_cancelled = method()
+            if end_cancelled is not None and task.cancelled():
+                # Waits without an await: at the end of a program the loop runs no more than this.
+                BACKGROUND_LOOP.run(end_cancelled(task))
+
+        for task in tasks:
+            if task is not None and task not in self._watched_tasks:
+                self._watched_tasks.add(task)
+                task.add_done_callback(end)
 
     async def _mcp_definitions(self, data: CallModelData[Any]) -> Sequence[Mapping[str, object]]:
         """Return the definitions of the tools of an agent's MCP servers, which are asked once while the agent runs."""
@@ -344,6 +410,7 @@ class HoldfastSession:
                 is_kept = caller is not None or begins_alike
             if is_main and is_kept:
                 await self._end_sub_agents(items, conversation)
+                await self._end_left_behind()
                 return await conversation.prepare(items, options), conversation
         if not is_kept:
             await self._end_sub_agents(items, conversation)
@@ -379,6 +446,7 @@ class HoldfastSession:
         run = self._continued_run(items, before)
         if run is not None:
             run.items = list(items)  # before anything is awaited, so that no other run continues the same list
+            run.asked_in(asking.task, caller, self._current_run())
             await self._end_sub_agents(items, run.conversation)
             return run.conversation
         if caller is not None and caller.task is asking.task:
@@ -388,7 +456,9 @@ class HoldfastSession:
         task = ITEMS.text(items[0])
         context = delegation_of_call(parent, asking.agent.name, task)
         own = FrameworkConversation(main.session, ITEMS, await context.__aenter__())
-        self._sub_agents.append(_SubAgentRun(task, context, own, parent, list(items)))
+        run = _SubAgentRun(task, context, own, parent, list(items))
+        run.asked_in(asking.task, caller, self._current_run())
+        self._sub_agents.append(run)
         return own
 
     def _continued_run(self, items: list[Item], before: "FrameworkConversation[Item] | None") -> "_SubAgentRun | None":
@@ -413,34 +483,42 @@ class HoldfastSession:
         runs = [run for run in self._sub_agents[::-1] if run.parent is parent]
         if not runs:
             return
-        outputs = {item.get("call_id"): item for item in items if item.get("type") == "function_call_output"}
-        calls = [
-            (place, item)
-            for place, item in enumerate(items, start)
-            if item.get("type") == "function_call" and item.get("call_id") in outputs
-        ]
+        calls = _answered_calls(items, start)
         ended_tasks = set[str]()
         for run in runs:
-            answered = [one for one in calls if one[0] >= run.start and _has_task(one[1], run.task)]
+            answered = [one for one in calls if one.place >= run.start and _has_task(one.call, run.task)]
             if answered:
                 calls.remove(answered[-1])
-                await self._end_run(run, ITEMS.text(outputs[answered[-1][1]["call_id"]]))
+                await self._end_run(run, ITEMS.text(answered[-1].output))
                 ended_tasks.add(run.task)
             elif run.task in ended_tasks:
                 await self._end_run(run, None)  # it was cancelled: a later run has answered the same task
         if _leaves_calls_out(items):
             # The provider has the calls. The agent that made them asks its model again, so all of them have ended.
-            answers = [ITEMS.text(output) for output in outputs.values()]
+            answers = [ITEMS.text(item) for item in items if item.get("type") == "function_call_output"]
             for run in runs:
                 if run in self._sub_agents:
                     await self._end_run(run, answers[0] if len(answers) == 1 else None)
 
-    async def _end_run(self, run: "_SubAgentRun", answer: str | None) -> None:
+    async def _end_left_behind(self) -> None:
+        """End the runs of agents as tools inside runs that have ended without adding their answers."""
+        now = self._current_run()
+        for run in list(self._sub_agents):
+            if run in self._sub_agents and run.outer is not None and run.outer.has_ended_before(now):
+                await self._end_run(run, None)
+
+    async def _end_cancelled(self, task: "asyncio.Task[Any]") -> None:
+        """End the runs of agents as tools that belong to a task that was cancelled."""
+        for run in [one for one in self._sub_agents if task in one.tasks]:
+            if run in self._sub_agents:
+                await self._end_run(run, None, asyncio.CancelledError())
+
+    async def _end_run(self, run: "_SubAgentRun", answer: str | None, error: BaseException | None = None) -> None:
         """End a run, after those of the agents that its agent has called."""
-        for inner in [one for one in self._sub_agents if one.parent is run.conversation]:
-            await self._end_run(inner, None)
         self._sub_agents.remove(run)
-        await run.end(answer)
+        for inner in [one for one in self._sub_agents if one.parent is run.conversation]:
+            await self._end_run(inner, None, error)
+        await asyncio.shield(run.end(answer, error))
 
     async def shrink(self, error: Exception) -> list[Item]:
         """Return a smaller version of the last request; raise the error if it is no overflow, or nothing helps."""
@@ -459,6 +537,14 @@ class _Run:
         """How many items the conversation had when the run began."""
         self.added: list[Mapping[str, Any]] = []
         """What the items said that were added since; the filter has recorded the others."""
+        self.task: asyncio.Task[Any] | None = None
+        """The task that runs it."""
+
+    def has_ended_before(self, later: "_Run | None") -> bool:
+        """Return whether it has ended now that another run asks its model; a run at the same time has not."""
+        if later is None or later is self or self.task is None:
+            return False
+        return self.task.done() or self.task is later.task
 
 
 _RUN: ContextVar[_Run | None] = ContextVar("holdfast_run", default=None)
@@ -499,13 +585,23 @@ class _SubAgentRun:
         """How many items that conversation had when the run began: its call and its answer come after them."""
         self.items = items
         """The list with which it has asked its model last."""
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Its tasks, and those inside which it runs: if one is cancelled, so is the run."""
+        self.outer: _Run | None = None
+        """The run with the session inside which it runs."""
         self._context = context
 
-    async def end(self, answer: str | None) -> None:
-        """End the delegation with its answer, if it is known."""
+    def asked_in(self, task: "asyncio.Task[Any] | None", caller: "_Asking | None", outer: "_Run | None") -> None:
+        """Note where it asks its model."""
+        tasks = task, caller.task if caller is not None else None, outer.task if outer is not None else None
+        self.tasks.update(one for one in tasks if one is not None)
+        self.outer = outer
+
+    async def end(self, answer: str | None, error: BaseException | None = None) -> None:
+        """End the delegation with its answer, if it is known, or with an error."""
         if answer is not None:
             await self.conversation.answer(answer)
-        await self._context.__aexit__(None, None, None)
+        await self._context.__aexit__(type(error) if error is not None else None, error, None)
 
 
 class _RecoveringModel(Model):
@@ -586,6 +682,26 @@ def _fit_list(items: list[Item], options: FrameworkRequest, policy: Policy) -> l
         policy=policy,
     )
     return [dict(item) for item in request.messages]
+
+
+class _AnsweredCall(NamedTuple):
+    """A call of a function, and its output."""
+
+    place: int
+    """Where the call is in the conversation."""
+    call: Item
+    output: Item
+
+
+def _answered_calls(items: Sequence[Item], start: int) -> list[_AnsweredCall]:
+    """Return the calls that have outputs, in the order of these: an output belongs to the nearest call before it."""
+    calls, answered = dict[object, tuple[int, Item]](), list[_AnsweredCall]()
+    for place, item in enumerate(items, start):
+        if item.get("type") == "function_call":
+            calls[item.get("call_id")] = place, item
+        elif item.get("type") == "function_call_output" and item.get("call_id") in calls:
+            answered.append(_AnsweredCall(*calls.pop(item.get("call_id")), item))
+    return answered
 
 
 def _has_task(call: Item, task: str) -> bool:

@@ -71,6 +71,10 @@ class BackgroundLoop:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
             raise
 
+    async def await_completion(self, work: Coroutine[object, object, T]) -> T:
+        """Return the result of a coroutine that runs to its end even if the caller is cancelled meanwhile."""
+        return await asyncio.shield(asyncio.wrap_future(self.start(work)))
+
     def start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
         """Start a coroutine on the loop; raises `WrongEventLoopError` on the loop itself, where waiting would hang."""
         return asyncio.run_coroutine_threadsafe(work, self._loop_for(work))
