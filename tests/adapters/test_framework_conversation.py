@@ -58,9 +58,9 @@ class CountingCodec:
         self.encoded += 1
         return self.codec.encode(message)
 
-    def decode(self, native: Mapping[str, Any]) -> Any:
+    def decode(self, native: Mapping[str, Any], original: Any = None) -> Any:
         self.decoded += 1
-        return self.codec.decode(native)
+        return self.codec.decode(native, original)
 
     def text(self, message: Any) -> str:
         return self.codec.text(message)

@@ -20,9 +20,17 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware, SummarizationMiddleware
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolCall
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+)
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.tools import StructuredTool, tool
+from langchain_core.tools import StructuredTool, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from langsmith import Client, tracing_context
@@ -356,6 +364,16 @@ class KeepingReplies(ScriptedReplies):
         return super()._generate()
 
 
+class AskedReplies(ScriptedReplies):
+    """Returns one message after the other, and keeps the messages that it was asked."""
+
+    requests: list[list[BaseMessage]] = Field(default_factory=list[list[BaseMessage]])
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.requests.append(list(messages))
+        return super()._generate()
+
+
 def told(task: str) -> Any:
     return {"messages": [HumanMessage(task)]}
 
@@ -528,6 +546,62 @@ def test_a_shortened_or_made_message_becomes_an_object_again() -> None:
     ]  # fmt: skip
 
     assert [MESSAGES.encode(MESSAGES.decode(native)) for native in natives] == natives
+
+
+def test_a_shortened_message_keeps_the_fields_that_the_log_does_not_know() -> None:
+    result = ToolMessage(
+        "long " * 9, tool_call_id="c1", status="error", name="look", id="m1", artifact={"rows": 3},
+        additional_kwargs={"cached": True}, response_metadata={"ms": 5},
+    )  # fmt: skip
+    signed: Any = {"__gemini_function_call_thought_signatures__": {"c1": "c2ln"}, "tool_calls": [{"id": "c1"}]}
+    invalid: Any = {"type": "invalid_tool_call", "id": "c2", "name": "look", "args": "{'a", "error": "no JSON"}
+    answer = AIMessage(
+        "long " * 9, id="m2", name="a", tool_calls=[ToolCall(name="look", args={"query": "x" * 99}, id="c1")],
+        invalid_tool_calls=[invalid], additional_kwargs=signed, response_metadata={"model_provider": "google"},
+    )  # fmt: skip
+    calls = [
+        {"id": f"c{number}_1", "type": "function", "function": {"name": "look", "arguments": text}}
+        for number, text in ((1, '{"query": "x"}'), (2, "{"))
+    ]
+
+    short_result = MESSAGES.decode({"role": "tool", "tool_call_id": "c1_1", "content": "long"}, result)
+    short_answer = MESSAGES.decode({"role": "assistant", "content": "long", "tool_calls": calls}, answer)
+
+    assert short_result == result.model_copy(update={"content": "long", "tool_call_id": "c1_1"})
+    assert short_answer == AIMessage(
+        "long", id="m2", name="a", tool_calls=[ToolCall(name="look", args={"query": "x"}, id="c1_1")],
+        invalid_tool_calls=[{**invalid, "id": "c2_1", "args": "{"}],
+        additional_kwargs={"__gemini_function_call_thought_signatures__": {"c1": "c2ln"}},
+        response_metadata={"model_provider": "google"},
+    )  # fmt: skip
+    assert (result.content, answer.tool_calls[0]["id"]) == ("long " * 9, "c1")
+    summary = {"role": "user", "content": "They spoke."}
+    assert MESSAGES.decode(summary, answer) == HumanMessage("They spoke.")
+    assert MESSAGES.encode(MESSAGES.decode({"role": "assistant", "content": "long"}, answer)) == {
+        "role": "assistant", "content": "long",
+    }  # fmt: skip
+
+
+def test_a_failed_tools_output_that_a_request_shortens_is_sent_as_failed(middleware: HoldfastMiddleware) -> None:
+    whole = "no such boat " * CONTRACT_BUDGET
+
+    @tool
+    def fail() -> str:
+        """Fail."""
+        raise ToolException(whole)
+
+    fail.handle_tool_error = True
+    calls: Any = [{"name": "fail", "args": {}, "id": "c1"}]
+    model = AskedReplies(replies=iter([AIMessage("", tool_calls=calls), AIMessage("done")]))
+    agent = create_agent(model, [fail], middleware=[middleware])
+
+    state = agent.invoke(told("go"), configured("t"))
+
+    [*_, sent] = model.requests[-1]
+    [*_, kept, _] = state["messages"]
+    assert len(sent.content) < len(whole)
+    assert sent == kept.model_copy(update={"content": sent.content})
+    assert (kept.status, kept.name, kept.content) == ("error", "fail", whole)
 
 
 def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,8 +60,12 @@ class MessageCodec(Protocol[MessageT]):
         """Return a message as JSON, which changes no more when the framework edits the message."""
         ...
 
-    def decode(self, native: Mapping[str, Any]) -> MessageT:
-        """Return a message that Holdfast has made or shortened as an object of the framework."""
+    def decode(self, native: Mapping[str, Any], original: MessageT | None = None) -> MessageT:
+        """Return a message that Holdfast has made or shortened as an object of the framework.
+
+        `original` is the object of a message that was shortened, if it is known: fields of it that the JSON does not
+        hold stay as they are.
+        """
         ...
 
     def text(self, message: MessageT) -> str:
@@ -437,7 +441,7 @@ class FrameworkConversation(Generic[MessageT]):
         for at in range(same, len(natives)):
             index = self._index_of(natives[at], positions[at])
             if index is None:
-                made[at] = self._codec.decode(natives[at])
+                made[at] = self._codec.decode(natives[at], self._original(positions[at]))
             elif index == at == self._in_order:
                 self._in_order += 1
             self._sent_indices.append(index or 0)
@@ -447,6 +451,11 @@ class FrameworkConversation(Generic[MessageT]):
         for at, message in made.items():
             messages[at] = message
         return messages
+
+    def _original(self, position: int | None) -> MessageT | None:
+        """Return the object of the message that is recorded at a position; None if none is known."""
+        index = None if position is None else self._indices.get(position)
+        return None if index is None else self.known[index]
 
     def _index_of(self, native: Mapping[str, Any], position: int | None) -> int | None:
         """Return the index of the known message that is recorded at a position; None if a request has changed it."""

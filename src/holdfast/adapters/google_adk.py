@@ -70,8 +70,9 @@ class GeminiContents:
         """Return a content as JSON."""
         return message.model_dump(mode="json", by_alias=True, exclude_none=True)
 
-    def decode(self, native: Mapping[str, Any]) -> types.Content:
+    def decode(self, native: Mapping[str, Any], original: types.Content | None = None) -> types.Content:
         """Return JSON as a content."""
+        del original
         return types.Content.model_validate(copied_json(native))
 
     def text(self, message: types.Content) -> str:

@@ -110,9 +110,21 @@ class LangChainMessages:
         ]
         return {"role": role, "content": content, **({"tool_calls": calls} if calls else {})}
 
-    def decode(self, native: Mapping[str, Any]) -> BaseMessage:
-        """Return an OpenAI chat message as an object."""
-        role, content = native["role"], copied_json(native.get("content") or "")
+    def decode(self, native: Mapping[str, Any], original: BaseMessage | None = None) -> BaseMessage:
+        """Return an OpenAI chat message as an object, with the other fields of the one that it was made of."""
+        role = native["role"]
+        made = self._decode(role, native)
+        if original is None or role != (_ROLES.get(type(original)) or _role(type(original))):
+            return made
+        changed: dict[str, Any] = {"content": made.content}
+        if isinstance(made, ToolMessage):
+            changed["tool_call_id"] = made.tool_call_id
+        elif isinstance(made, AIMessage) and isinstance(original, AIMessage):
+            changed |= _changed_calls(made, native.get("tool_calls") or (), original)
+        return original.model_copy(update=changed)
+
+    def _decode(self, role: str, native: Mapping[str, Any]) -> BaseMessage:
+        content = copied_json(native.get("content") or "")
         if role == "tool":
             return ToolMessage(content=content, tool_call_id=native["tool_call_id"])
         if role in {"system", "developer"}:
@@ -458,6 +470,22 @@ def _block_json(block: dict[Any, Any]) -> dict[str, Any]:
     return {
         name: b64encode(value).decode() if isinstance(value, bytes) else copied_json(value)
         for name, value in block.items()
+    }
+
+
+def _changed_calls(made: AIMessage, natives: Sequence[Mapping[str, Any]], original: AIMessage) -> dict[str, Any]:
+    """Return the fields of a message that hold its calls, as a request has them; those with invalid JSON are last."""
+    count, invalid = len(original.tool_calls), original.invalid_tool_calls
+    if len(natives) != count + len(invalid):
+        count, invalid = len(natives), []
+    texts = [(native["id"], native["function"]["arguments"]) for native in natives[count:]]
+    pairs = zip(invalid, texts, strict=True)
+    # Some models of LangChain also keep the calls as the provider sent them.
+    extra = {name: value for name, value in original.additional_kwargs.items() if name != "tool_calls"}
+    return {
+        "tool_calls": made.tool_calls[:count],
+        "invalid_tool_calls": [{**call, "id": call_id, "args": text} for call, (call_id, text) in pairs],
+        "additional_kwargs": extra,
     }
 
 

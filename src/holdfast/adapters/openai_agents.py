@@ -75,8 +75,9 @@ class ResponsesItems:
         """Return a copy of the item."""
         return copied_json(message)
 
-    def decode(self, native: Mapping[str, Any]) -> Item:
+    def decode(self, native: Mapping[str, Any], original: Item | None = None) -> Item:
         """Return a copy of the item."""
+        del original
         return dict(copied_json(native))
 
     def text(self, message: Item) -> str:

@@ -54,8 +54,9 @@ class PydanticAiMessages:
         """Return a message as JSON."""
         return dump_messages([message])[0]
 
-    def decode(self, native: Mapping[str, Any]) -> ModelMessage:
+    def decode(self, native: Mapping[str, Any], original: ModelMessage | None = None) -> ModelMessage:
         """Return JSON as a message."""
+        del original
         return validate_messages([native])[0]
 
     def text(self, message: ModelMessage) -> str:
