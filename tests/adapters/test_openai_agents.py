@@ -15,6 +15,7 @@ from agents import (
     ModelSettings,
     RunConfig,
     Runner,
+    RunState,
     function_tool,
     handoff,
     set_tracing_disabled,
@@ -649,6 +650,66 @@ async def test_an_agent_as_a_tool_that_the_first_response_of_a_stream_calls_has_
     [delegation] = await asyncio.to_thread(kept.session().delegations)
     assert (delegation.started.task, delegation.state, delegation.answer) == ("count", "answered", "seven")
     assert await kept_texts(kept) == (["how many?", "", "seven", "good"], ["count"])
+    await kept.close()
+
+
+def deleting(kept: HoldfastSession, main: Any, inner: Any) -> Agent[Any]:
+    """Return an agent whose sub-agent has a tool that a person has to approve, with the outputs of their models."""
+
+    @function_tool(needs_approval=True)
+    def delete(path: str) -> str:
+        """Delete a file."""
+        return f"{path} is deleted"
+
+    helper = Agent(name="helper", model=ScriptedModel(inner), tools=[delete, kept.recall_tool])
+    return Agent(name="a", model=ScriptedModel(main), tools=[helper.as_tool("help_me", "Helps.")])
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_an_agent_as_a_tool_that_waits_for_a_person_goes_on_and_leaves_the_session_whole(
+    tmp_path: Path, *, is_restarted: bool
+) -> None:
+    store = f"sqlite:///{tmp_path / 'chats.db'}"
+    kept = HoldfastSession("s", store=store, budget=CONTRACT_BUDGET)
+    helps: Any = [function_call("help_me", {"input": "remove x"}, call_id="h1")]
+    deletes: Any = [function_call("delete", {"path": "x"}, call_id="d1")]
+    ends: Any = [[assistant_message("done")], [assistant_message("removed")]]
+    agent = deleting(kept, [helps, ends[0]], [deletes, ends[1]])
+    paused = await Runner.run(agent, "tidy up", session=kept, run_config=kept.run_config())
+    state = paused.to_state()
+    if is_restarted:
+        await kept.close()
+        kept = HoldfastSession("s", store=store, budget=CONTRACT_BUDGET)
+        agent = deleting(kept, [ends[0]], [ends[1]])
+        state = await RunState.from_string(agent, state.to_string())
+    [waiting] = state.get_interruptions()
+    state.approve(waiting)
+
+    result = await Runner.run(agent, state, session=kept, run_config=kept.run_config())
+
+    assert result.final_output == "done"
+    assert await kept_texts(kept) == (["tidy up", "", "removed", "done"], ["remove x"])
+    [delegation] = await asyncio.to_thread(kept.session().delegations)
+    if not is_restarted:
+        own = await asyncio.to_thread(lambda: kept.session().messages(scope=delegation.started.scope))
+        assert (delegation.state, delegation.answer) == ("answered", "removed")
+        assert texts(own) == ["remove x", "", "x is deleted", "removed"]
+    await kept.close()
+
+
+async def test_the_nested_history_of_a_handoff_is_sent_as_the_sdk_has_written_it() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    billing = ScriptedModel([[assistant_message("paid")]])
+    first = ScriptedModel([[function_call("transfer_to_billing", {}, call_id="c1")]])
+    agent = Agent(name="a", model=first, handoffs=[Agent(name="billing", model=billing)])
+
+    config = kept.run_config(RunConfig(nest_handoff_history=True))
+    await Runner.run(agent, "pay it", session=kept, run_config=config)
+
+    [asked] = [[dict(item) for item in call.input] for call in billing.calls]
+    assert [item["role"] for item in asked] == ["assistant"]
+    assert "pay it" in asked[0]["content"]
+    assert (await kept_texts(kept))[0] == ["pay it", "", '{"assistant": "billing"}', "paid"]
     await kept.close()
 
 

@@ -39,6 +39,7 @@ from holdfast.session.delegation import DelegateContext
 from holdfast.stores.base import Store, check_session_id
 from holdfast.wire.formats import canonical_message, format_named
 from holdfast.wire.request import Request
+from holdfast.wire.validate.provider import validate
 
 with imports_of_extra("openai-agents", "the adapter for the OpenAI Agents SDK"):
     from agents import (
@@ -401,10 +402,14 @@ class HoldfastSession:
             always_has_recall=has_recall,
         )
         async with conversation.decision_lock:
-            known = conversation.known
+            # A run that waited for a person is resumed without reading the items, maybe in a new process.
+            known = conversation.known or await conversation.load()
+            resumed = self._resumed_run(items, known) if caller is None else None
             begins_alike = not known or not items or _said(items[0]) == _said(known[0])
-            is_main = caller is None if self._last_run is not None else begins_alike
-            if self._last_run is not None:
+            is_main = resumed is None and (caller is None if self._last_run is not None else begins_alike)
+            if resumed is not None:
+                is_kept = True
+            elif self._last_run is not None:
                 is_kept = not (is_main and self._is_partial(items, known, begins_alike=begins_alike))
             else:
                 # A run without a session: its list begins anew, or the provider keeps the conversation.
@@ -418,8 +423,15 @@ class HoldfastSession:
             if _leaves_calls_out(items):
                 return items, None
             return await asyncio.to_thread(_fit_list, items, options, conversation.session.policy), None
-        own = await self._sub_agent(items, conversation, asking, caller)
+        own = await self._sub_agent(items, conversation, asking, caller, resumed)
         return await own.prepare(items, options), own
+
+    def _resumed_run(self, items: list[Item], known: list[Item]) -> "_SubAgentRun | None":
+        """Return the run of an agent as a tool that a list continues, if it does not continue the conversation."""
+        if items[: len(known)] == known:
+            return None
+        runs = (run for run in self._sub_agents[::-1] if len(items) > len(run.items))
+        return next((run for run in runs if items[: len(run.items)] == run.items), None)
 
     def _is_partial(self, items: list[Item], known: list[Item], *, begins_alike: bool) -> bool:
         """Return whether a list leaves items of the conversation out that belong to it nevertheless.
@@ -441,10 +453,14 @@ class HoldfastSession:
         main: "FrameworkConversation[Item]",
         asking: "_Asking",
         caller: "_Asking | None",
+        resumed: "_SubAgentRun | None",
     ) -> "FrameworkConversation[Item]":
-        """Return the conversation of an agent that another one calls as a tool: the SDK passes the filter on to it."""
+        """Return the conversation of an agent that another one calls as a tool: the SDK passes the filter on to it.
+
+        `resumed` is its run if that has waited for a person.
+        """
         before = caller.conversation if caller is not None else None
-        run = self._continued_run(items, before)
+        run = resumed or self._continued_run(items, before)
         if run is not None:
             run.items = list(items)  # before anything is awaited, so that no other run continues the same list
             run.asked_in(asking.task, caller, self._current_run())
@@ -682,6 +698,9 @@ def _fit_list(items: list[Item], options: FrameworkRequest, policy: Policy) -> l
         tools=tools or None,
         policy=policy,
     )
+    sent = iter(request.messages)
+    if all(item in sent for item in items) and not validate(items, ITEMS.format):
+        return items  # nested handoff history is one message of the assistant, to which nothing needs to be added
     return [dict(item) for item in request.messages]
 
 
