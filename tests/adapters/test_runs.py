@@ -359,6 +359,37 @@ async def test_a_run_that_is_stopped_while_the_model_thinks_keeps_the_prompt() -
     assert kinds(await kept(governed)) == [["user-prompt"], ["user-prompt"], ["text"]]
 
 
+async def test_a_run_that_is_stopped_in_one_of_several_tools_keeps_the_results_of_those_that_had_ended() -> None:
+    slow, governed, has_sent = Slow(), Holdfast(session="c1"), asyncio.Event()
+
+    async def note(_ctx: object, *, call: ToolCallPart, result: Any, **_: object) -> Any:
+        if call.tool_name == "send":
+            has_sent.set()
+        return result
+
+    async def send() -> ToolReturn[str]:
+        return ToolReturn("sent", content="a picture of it", metadata={"id": 1})
+
+    async def wait() -> str:
+        await has_sent.wait()
+        return str(await slow.stop())
+
+    calls = [ToolCallPart("send", {}, "c1"), ToolCallPart("wait", {}, "c2")]
+    model = ScriptedAgentModel([ModelResponse(calls), "fine", "good"])
+    agent = Agent(model, capabilities=[Hooks(after_tool_execute=note), governed], tools=[send, wait])
+
+    await stopped(asyncio.create_task(agent.run("one")), slow)
+    assert kinds(await kept(governed)) == [["user-prompt"], ["tool-call", "tool-call"], ["tool-return"]]
+    for prompt in ("two", "three"):
+        await agent.run(prompt)
+
+    returned = [part for message in model.requests[-1] for part in message.parts if isinstance(part, ToolReturnPart)]
+    assert [(part.tool_call_id, part.content) for part in returned] == [("c1", "sent"), ("c2", "Interrupted by user.")]
+    assert validate(native_messages(model.requests[-1]), "pydantic-ai") == []
+    assert await counted(await governed.open(), log.Rewound) == 0
+    await governed.close()
+
+
 async def test_a_stream_that_is_stopped_keeps_what_was_said_so_far() -> None:
     slow, governed = Slow(), Holdfast(session="c1")
     model = ScriptedAgentModel(["fine"])

@@ -14,7 +14,14 @@ import anyio
 from pydantic_ai import CallToolsNode, ModelRequestNode, RetryModelRequest, UserPromptNode
 from pydantic_ai.capabilities import AbstractCapability, durable_operation
 from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
-from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, ModelResponse, ToolCallPart
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, AgentToolset
@@ -233,11 +240,21 @@ class GovernedRun(AbstractCapability[Any]):
         return result
 
     async def _record_unfinished(self, conversation: AgentConversation, error: BaseException) -> None:
-        """Record the messages of a failed run; if that fails too, add a note to the error of the run."""
+        """Record the messages of a failed run; if that fails too, add a note to the error of the run.
+
+        Calls that had ended before have their results: pydantic-ai would add them with those of the others.
+        """
+        messages = self._messages
+        ended = [call for call in dangling_calls(messages) if call.tool_call_id in self._tool_results]
+        if ended:
+            parts = call_results(ended, self._tool_results, self._output_tools)
+            results = [part for part in parts if isinstance(part, ToolReturnPart)]
+            last = messages[-1]
+            messages = [*messages, ModelRequest(results, run_id=last.run_id, conversation_id=last.conversation_id)]
         try:
-            if self._messages:
-                await conversation.sync(self._messages)
-            if dangling_calls(self._messages):
+            if messages:
+                await conversation.sync(messages)
+            if dangling_calls(messages):
                 await conversation.agent.interrupt()
         except HoldfastError as problem:
             error.add_note(f"Holdfast could not record the last messages: {problem}")

@@ -60,15 +60,15 @@ def split_joined_requests(
 ) -> list[ModelMessage]:
     """Return elements with each request that pydantic-ai has joined from recorded ones as these requests again.
 
-    A run ends with the results of its output's calls, and pydantic-ai joins them with the prompt of the next run in a
-    history that is passed to it.
+    A run ends with the results of its output's calls, or of those that had ended when it was stopped, and pydantic-ai
+    joins them with the prompt of the next run in a history that is passed to it.
     """
     found: list[ModelMessage] = []
     for element in elements:
         rest = element
-        while isinstance(rest, ModelRequest) and len(found) + 1 < len(recorded):
-            first, second = recorded[len(found) : len(found) + 2]
-            if first.get("kind") != "request" or second.get("kind") != "request":
+        while isinstance(rest, ModelRequest) and len(found) < len(recorded):
+            first, *_ = both = recorded[len(found) : len(found) + 2]
+            if any(one.get("kind") != "request" for one in both):
                 break
             kinds = [part["part_kind"] for part in first["parts"]]
             count = len(kinds)
