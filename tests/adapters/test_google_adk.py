@@ -413,6 +413,25 @@ async def test_a_failed_agent_whose_error_another_plugin_handles_has_not_answere
     await plugin.close()
 
 
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")
+async def test_an_agent_to_which_one_in_a_tool_hands_over_has_a_delegation_under_its_own_name() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+    moved = types.FunctionCall(name="transfer_to_agent", args={"agent_name": "expert"})
+    expert = LlmAgent(name="expert", model=TalkingLlm(replies=["at four"]), description="knows the tides")
+    helper = LlmAgent(name="helper", model=TalkingLlm(replies=[moved]), sub_agents=[expert])
+    call = types.FunctionCall(name="helper", args={"request": "when?"}, id="c1")
+    agent = LlmAgent(name="a", model=TalkingLlm(replies=[call, "done"]), tools=[AgentTool(agent=helper)])
+
+    assert await said(runner_of(agent, plugin), "go") == "done"
+
+    delegations = await asyncio.to_thread(lambda: plugin.session("s").delegations())
+    assert [(one.started.agent, one.started.task, one.state, one.answer) for one in delegations] == [
+        ("helper", "when?", "answered", ""),
+        ("expert", "when?", "answered", "at four"),
+    ]
+    await plugin.close()
+
+
 class Replacing(BasePlugin):
     """Replaces the results of tools, or waits for ever before it does."""
 

@@ -512,13 +512,18 @@ class SubAgentCall(Generic[MessageT]):
                     return key
         return object()
 
-    async def conversation(self, key: Hashable, task: str = "") -> FrameworkConversation[MessageT]:
-        """Return the conversation of an agent inside the call; its first request starts it with a task."""
+    async def conversation(
+        self, key: Hashable, task: str = "", name: str | None = None
+    ) -> FrameworkConversation[MessageT]:
+        """Return the conversation of an agent inside the call; its first request starts it with a task.
+
+        `name` is that of an agent to which the one that was called has handed its work over.
+        """
         if key not in self._children:
             if self._parent is None:
                 self._parent = await self._find_parent()
                 self._parent.active_runs += 1
-            context = delegation_of_call(self._parent, self._name, task)
+            context = delegation_of_call(self._parent, name or self._name, task)
             delegate = await context.__aenter__()
             self._children[key] = context, FrameworkConversation(self._parent.session, self._codec, delegate)
         return self._children[key][1]

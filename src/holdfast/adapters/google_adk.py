@@ -6,10 +6,10 @@ background loop, so a runner may be used with and without async, from any thread
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from holdfast.adapters.framework_conversation import CURRENT_CALL, FrameworkConversation, FrameworkRequest, SubAgentCall
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
@@ -129,7 +129,7 @@ class HoldfastPlugin(BasePlugin):
         """By session, the agent whose conversation it is."""
         self._owners: dict[str, tuple[str, str]] = {}
         """By session, the app and the user whose it is."""
-        self._calls: dict[tuple[str, str | None], tuple[SubAgentCall[types.Content], Token[Any]]] = {}
+        self._calls: dict[tuple[str, str | None], _RunningCall] = {}
         """The tool calls that are running, by their runs and ids: some models count their calls from zero."""
 
     # For programs.
@@ -201,10 +201,10 @@ class HoldfastPlugin(BasePlugin):
         find_parent = partial(self._conversation, CURRENT_CALL.get(), tool_context.session.id, agent)
         call = SubAgentCall(find_parent, CONTENTS, tool.name)
         key = tool_context.invocation_id, tool_context.function_call_id
-        self._calls[key] = call, CURRENT_CALL.set(call)
-        running = asyncio.current_task()
-        if running is not None:
-            running.add_done_callback(partial(self._end_unfinished_call, key))
+        end, task = partial(self._end_unfinished_call, key), asyncio.current_task()
+        self._calls[key] = _RunningCall(call, CURRENT_CALL.set(call), task, end)
+        if task is not None:
+            task.add_done_callback(end)
 
     async def after_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: dict[str, Any]
@@ -221,23 +221,25 @@ class HoldfastPlugin(BasePlugin):
         await self._end_call(tool_context, error)
 
     async def _end_call(self, tool_context: ToolContext, error: Exception | None) -> None:
-        key = tool_context.invocation_id, tool_context.function_call_id
-        call, token = self._calls.pop(key, (None, None))
-        if call is not None and token is not None:
-            CURRENT_CALL.reset(token)
-            # After a cancellation, the background loop may just have begun a delegation that is not known here yet.
-            if call.is_delegated or error is not None:
-                await BACKGROUND_LOOP.await_completion(call.end(error))
+        running = self._calls.pop((tool_context.invocation_id, tool_context.function_call_id), None)
+        if running is None:
+            return
+        CURRENT_CALL.reset(running.token)
+        if running.task is not None:
+            running.task.remove_done_callback(running.end)
+        # After a cancellation, the background loop may just have begun a delegation that is not known here yet.
+        if running.call.is_delegated or error is not None:
+            await BACKGROUND_LOOP.await_completion(running.call.end(error))
 
     def _end_unfinished_call(self, key: tuple[str, str | None], task: "asyncio.Task[Any]") -> None:
         """End a call after its task: ADK calls no callback of this plugin if another plugin replaces the result.
 
         Neither does it if the task is cancelled in the callback of another plugin.
         """
-        call, _ = self._calls.pop(key, (None, None))
-        if call is not None:
+        running = self._calls.pop(key, None)
+        if running is not None:
             # Waits without an await: at the end of a program the loop runs no more than this.
-            BACKGROUND_LOOP.run(call.end(asyncio.CancelledError() if task.cancelled() else task.exception()))
+            BACKGROUND_LOOP.run(running.call.end(asyncio.CancelledError() if task.cancelled() else task.exception()))
 
     def _check_owner(self, context: CallbackContext) -> None:
         """Raise a `SettingsError` if the session has the id of another user's: ADK keeps such sessions apart."""
@@ -279,7 +281,7 @@ class HoldfastPlugin(BasePlugin):
         conversation was transferred has a session of its own, named after both.
         """
         if outer is not None:
-            return await outer.conversation((session_id, agent), task)
+            return await outer.conversation((session_id, agent), task, agent)
         return await self._pool.conversation(session_id if agent is None else f"{session_id}.{agent}")
 
     async def _prepare(
@@ -312,6 +314,16 @@ class HoldfastPlugin(BasePlugin):
             if problem is not error:
                 raise
         return None
+
+
+class _RunningCall(NamedTuple):
+    """A tool call that is running."""
+
+    call: SubAgentCall[types.Content]
+    token: Token[Any]
+    task: "asyncio.Task[Any] | None"
+    end: Callable[["asyncio.Task[Any]"], None]
+    """What ends the call after its task, if nothing has ended it before."""
 
 
 class _RecallTool(BaseTool):
