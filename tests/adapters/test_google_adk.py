@@ -1,6 +1,7 @@
 """Agents of Google's ADK keep the promises of the contract, and more that only ADK has."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
@@ -429,6 +430,21 @@ async def test_an_agent_to_which_one_in_a_tool_hands_over_has_a_delegation_under
         ("helper", "when?", "answered", ""),
         ("expert", "when?", "answered", "at four"),
     ]
+    await plugin.close()
+
+
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")
+async def test_nothing_is_kept_of_the_sessions_that_agents_in_tools_had() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+    helper = LlmAgent(name="helper", model=TalkingLlm(replies=["helped"] * 3))
+    calls = [types.FunctionCall(name="helper", args={"request": "help"}, id=f"c{number}") for number in range(3)]
+    agent = LlmAgent(name="a", model=TalkingLlm(replies=[*calls, "done"]), tools=[AgentTool(agent=helper)])
+
+    assert await said(runner_of(agent, plugin), "go") == "done"
+    gc.collect()
+
+    kept = plugin._first_agents, dict(plugin._first_agents_inside), plugin._owners, plugin._calls
+    assert kept == ({"s": "a"}, {}, {"s": ("app", "u")}, {})
     await plugin.close()
 
 

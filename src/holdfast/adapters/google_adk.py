@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
 from functools import partial
 from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 from holdfast.adapters.framework_conversation import CURRENT_CALL, FrameworkConversation, FrameworkRequest, SubAgentCall
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
@@ -127,6 +128,8 @@ class HoldfastPlugin(BasePlugin):
         self._recall_tool = _RecallTool() if recall else None
         self._first_agents: dict[str, str] = {}
         """By session, the agent whose conversation it is."""
+        self._first_agents_inside: WeakKeyDictionary[SubAgentCall[Any], dict[str, str]] = WeakKeyDictionary()
+        """The same for the sessions inside a tool call, of which `AgentTool` makes one for each."""
         self._owners: dict[str, tuple[str, str]] = {}
         """By session, the app and the user whose it is."""
         self._calls: dict[tuple[str, str | None], _RunningCall] = {}
@@ -243,6 +246,8 @@ class HoldfastPlugin(BasePlugin):
 
     def _check_owner(self, context: CallbackContext) -> None:
         """Raise a `SettingsError` if the session has the id of another user's: ADK keeps such sessions apart."""
+        if CURRENT_CALL.get() is not None:
+            return  # its conversation is that of the call, whatever its id
         session = context.session
         owner = session.app_name, session.user_id
         if self._owners.setdefault(session.id, owner) != owner:
@@ -264,7 +269,9 @@ class HoldfastPlugin(BasePlugin):
         first = running.root_agent
         while not isinstance(first, LlmAgent) and first.sub_agents:
             first = first.sub_agents[0]
-        is_first = self._first_agents.setdefault(context.session.id, first.name) == running.name
+        outer = CURRENT_CALL.get()
+        known = self._first_agents if outer is None else self._first_agents_inside.setdefault(outer, {})
+        is_first = known.setdefault(context.session.id, first.name) == running.name
         return None if is_first else running.name
 
     # On the background loop.
