@@ -722,7 +722,7 @@ def exchanges(items: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_calls_whose_ids_begin_anew_in_each_turn_are_all_kept_and_sent(
+async def test_calls_whose_ids_start_over_in_each_turn_are_all_kept_and_sent(
     tmp_path: Path, *, is_restarted: bool
 ) -> None:
     words, store = ["a", "b", "c"], f"sqlite:///{tmp_path / 'chats.db'}"
