@@ -53,7 +53,7 @@ class RawClient:
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Send a request."""
         host, _, port = self.url.removeprefix("http://").rpartition(":")
-        self._reader, self._writer = await asyncio.open_connection(host, int(port))
+        self._reader, self._writer = await asyncio.open_connection(host.strip("[]"), int(port))
         named = {"host": f"{host}:{port}", "content-type": "application/json", "content-length": str(len(body))}
         named |= headers or {}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
@@ -107,6 +107,11 @@ class RawClient:
         except (asyncio.IncompleteReadError, ConnectionError):
             return False
         return False
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the server has closed the connection."""
+        return self._reader is None or self._reader.at_eof()
 
     def leave(self) -> None:
         """Close the connection."""

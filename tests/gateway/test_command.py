@@ -26,7 +26,9 @@ SSE = [b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n', b"data: 
 
 
 @asynccontextmanager
-async def started(folder: Path, *arguments: str) -> AsyncGenerator[tuple[Process, str, list[str]]]:
+async def started(
+    folder: Path, *arguments: str, hang_up: signal.Handlers = signal.SIG_DFL
+) -> AsyncGenerator[tuple[Process, str, list[str]]]:
     """Start the program, and yield it with its address and the lines before that."""
     program = "import sys; from holdfast.apps.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [
@@ -41,12 +43,14 @@ async def started(folder: Path, *arguments: str) -> AsyncGenerator[tuple[Process
         *arguments,
     ]
     environ = {**os.environ, "HOME": str(folder)}
+    before = signal.signal(signal.SIGHUP, hang_up)  # `nohup`, if it runs the tests, makes programs ignore it
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environ)
+    signal.signal(signal.SIGHUP, before)
     assert process.stderr is not None
     lines: list[str] = []
     try:
         while not (line := (await process.stderr.readline()).decode().strip()).startswith("listening on "):
-            assert line or process.returncode is None, lines
+            assert line, lines
             lines.append(line)
         yield process, line.removeprefix("listening on "), lines
     finally:
@@ -55,8 +59,9 @@ async def started(folder: Path, *arguments: str) -> AsyncGenerator[tuple[Process
         await process.communicate()
 
 
+@pytest.mark.parametrize("stopped_by", [signal.SIGTERM, signal.SIGHUP])
 async def test_it_says_where_it_listens_and_where_its_token_is_and_finishes_streams_before_it_stops(
-    tmp_path: Path,
+    tmp_path: Path, stopped_by: signal.Signals
 ) -> None:
     at = len(FaultyAnswer(headers=STREAM, framing="close").encoded()[0]) + len(SSE[0])
     answer = FaultyAnswer(headers=STREAM, pieces=SSE, framing="close", fault="stall", at=at)
@@ -65,7 +70,7 @@ async def test_it_says_where_it_listens_and_where_its_token_is_and_finishes_stre
         client = RawClient(url)
         await client.send("POST", "/v1/chat/completions", CHAT)
         first = await client.read(until=SSE[0])
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(stopped_by)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(process.wait(), 0.5)
         await upstream.drop_connections()
@@ -76,6 +81,14 @@ async def test_it_says_where_it_listens_and_where_its_token_is_and_finishes_stre
     token_file = tmp_path / "a.db.token"
     assert lines == [f"holdfast: the token of the control API, and of the pages at /ui, is in {token_file}"]
     assert token_file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_gateway_under_nohup_goes_on_after_its_terminal_is_closed(tmp_path: Path) -> None:
+    async with started(tmp_path, hang_up=signal.SIG_IGN) as (process, url, _):
+        process.send_signal(signal.SIGHUP)
+        seen = [(await ask(url, "GET", "/health")).status for _ in range(2)]
+
+    assert (seen, process.returncode) == ([200, 200], -signal.SIGKILL)
 
 
 async def test_a_second_interrupt_cuts_running_answers_stores_their_parts_and_says_nothing(tmp_path: Path) -> None:
@@ -152,6 +165,18 @@ def test_background_jobs_of_a_gateway_need_a_store_on_disk(
     assert [path.name for path in tmp_path.iterdir()] == ["gateway.token"]
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+async def test_an_ipv6_address_may_have_brackets_and_is_shown_with_them(host: str, tmp_path: Path) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("there is no IPv6 here")
+
+    async with started(tmp_path, "--host", host) as (_, url, _):
+        _, _, port = url.rpartition(":")
+        seen = await ask(url, "GET", "/health")
+
+    assert (url, seen.status) == (f"http://[::1]:{port}", 200)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_port_in_use_is_one_line_on_standard_error(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -167,7 +192,8 @@ def test_a_port_in_use_is_one_line_on_standard_error(
 
     line = capsys.readouterr().err.splitlines()[-1]
     assert code == 2
-    assert line.startswith(f"holdfast: gateway: cannot listen on {host}:{port}: ")
+    shown = f"[{host}]" if ":" in host else host
+    assert line.startswith(f"holdfast: gateway: cannot listen on {shown}:{port}: ")
     assert line.endswith("choose another with --port and --host")
 
 

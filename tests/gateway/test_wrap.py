@@ -1,18 +1,23 @@
 """`holdfast wrap` starts an agent behind the gateway and changes nothing else."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from holdfast.apps.cli.main import main
 from holdfast.apps.cli.wrap import PROGRAMS, RUN_HOLDFAST, is_gateway
+from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
+from tests.gateway.serving import RawClient
 
 AGENT = """\
 #!{python}
@@ -74,6 +79,36 @@ def test_a_terminal_that_is_closed_ends_the_gateway_too(tmp_path: Path) -> None:
         code = process.wait(30)
 
     assert (was_running, code, is_gateway(url)) == (True, 128 + signal.SIGHUP, False)
+
+
+async def test_a_wrap_that_is_killed_ends_its_gateway_which_finishes_its_streams(tmp_path: Path) -> None:
+    program = tmp_path / "claude"
+    program.write_text(f"#!{sys.executable}\nimport os\nprint(os.environ['ANTHROPIC_BASE_URL'], flush=True)\ninput()\n")
+    program.chmod(0o700)
+    headers, first = (("content-type", "text/event-stream"),), b"event: ping\ndata: {}\n\n"
+    at = len(FaultyAnswer(headers=headers, framing="close").encoded()[0]) + len(first)
+    answer = FaultyAnswer(headers=headers, pieces=[first, first], framing="close", fault="stall", at=at)
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": str(tmp_path)}
+    async with FaultyUpstream(answer) as upstream:
+        command = [sys.executable, "-c", RUN_HOLDFAST, "wrap", "claude", "--upstream", f"anthropic={upstream.url}"]
+        with subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+            assert process.stdout is not None
+            url = (await asyncio.to_thread(process.stdout.readline)).strip()
+            client = RawClient(url)
+            body = b'{"model":"claude-sonnet-4-5","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+            await client.send("POST", "/v1/messages", body)
+            seen = await client.read(until=first)
+            process.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(20):
+                    while await asyncio.to_thread(is_gateway, url):
+                        pass
+            is_serving, is_streaming = is_gateway(url), not client.is_at_end
+            await upstream.drop_connections()
+            await client.read_more()
+            client.leave()
+
+    assert (seen.status, bytes(client.body), is_serving, is_streaming) == (200, first, False, True)
 
 
 def test_an_agent_reaches_the_gateway_past_a_proxy_of_the_environment(

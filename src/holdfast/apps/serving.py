@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -151,9 +152,8 @@ class AppServer(uvicorn.Server):
         gc.enable()
         await super().startup(sockets)
         if self.started and sockets:
-            address = sockets[0].getsockname()
-            host = f"[{address[0]}]" if ":" in address[0] else address[0]
-            self._announce(f"http://{host}:{address[1]}")
+            host, port = sockets[0].getsockname()[:2]
+            self._announce(f"http://{_host_in_url(host)}:{port}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; after a second interrupt, cut running answers, and give the application a moment to close."""
@@ -170,7 +170,11 @@ class AppServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         """Finish what is running at the first signal; stop at once at a second interrupt."""
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        # A terminal that is closed ends the server as SIGTERM does, unless `nohup` lets it go on.
+        if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         try:
             yield
         finally:
@@ -217,6 +221,11 @@ def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno > logging.WARNING and record.msg != UNFINISHED_ANSWER and not is_cut
 
 
+def _host_in_url(host: str) -> str:
+    """Return a name or an address as a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def _bound_socket(host: str, port: int, setting: str, remedy: str) -> socket.socket:
     """Return a socket with the address, on which the server listens once the application has started.
 
@@ -233,6 +242,6 @@ def _bound_socket(host: str, port: int, setting: str, remedy: str) -> socket.soc
     except OSError as error:
         if bound is not None:
             bound.close()
-        problem = f"cannot listen on {host}:{port}: {error.strerror or error}; {remedy}"
+        problem = f"cannot listen on {_host_in_url(host)}:{port}: {error.strerror or error}; {remedy}"
         raise SettingsError(setting, problem) from error
     return bound

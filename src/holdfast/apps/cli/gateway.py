@@ -119,7 +119,7 @@ def new_server_loop() -> asyncio.AbstractEventLoop:
 def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast gateway`."""
     host = "the address to listen on; beyond loopback --keys is required (default: 127.0.0.1)"
-    parser.add_argument("--host", default="127.0.0.1", help=host)
+    parser.add_argument("--host", type=_without_brackets, default="127.0.0.1", help=host)
     parser.add_argument("--port", type=port_number, default=8787, help="the port; 0 takes a free one (default: 8787)")
     upstream = "a provider's base URL by name: openai, anthropic, gemini, or any name for /u/NAME/…; may be repeated"
     parser.add_argument("--upstream", action="append", default=[], metavar="NAME=URL", help=upstream)
@@ -132,6 +132,11 @@ def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help=strict)
     jobs = "leave summaries to background jobs on DBOS, which all gateways on the store share (extra dbos)"
     parser.add_argument("--jobs", action="store_true", help=jobs)
+
+
+def _without_brackets(host: str) -> str:
+    """Return an address without the brackets that an IPv6 address has in a URL."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 async def add_key(args: argparse.Namespace, store: Store) -> int:

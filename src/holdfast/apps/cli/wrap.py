@@ -12,6 +12,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ GATEWAY_START_SECONDS = 30.0
 LISTENING = "listening on "
 RUN_HOLDFAST = "import sys; from holdfast.apps.cli.main import main; sys.exit(main())"
 """Runs this installation, wherever its command is."""
+RUN_GATEWAY = f"from holdfast.apps.cli.wrap import stop_with_parent; stop_with_parent(); {RUN_HOLDFAST}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,22 @@ async def _run_program(command: Sequence[str], environment: Mapping[str, str]) -
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
     with suppress(NotImplementedError):
         loop.add_signal_handler(signal.SIGINT, lambda: None)
-        loop.add_signal_handler(signal.SIGTERM, process.terminate)
+        loop.add_signal_handler(signal.SIGTERM, _pass_on, process, signal.SIGTERM)
         # A terminal that is closed ends the agent. The gateway, which has no terminal, must be ended here.
         if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            loop.add_signal_handler(signal.SIGHUP, process.send_signal, signal.SIGHUP)
+            loop.add_signal_handler(signal.SIGHUP, _pass_on, process, signal.SIGHUP)
     code = await process.wait()
     return 128 - code if code < 0 else code
+
+
+def _pass_on(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a program a signal, unless it has ended.
+
+    `Process.send_signal` would wait for a program that is ending, and asyncio then never learns its exit code.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 @asynccontextmanager
@@ -143,8 +155,8 @@ async def _gateway(args: argparse.Namespace) -> AsyncGenerator[tuple[str, str]]:
         return
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-c", RUN_HOLDFAST, "gateway", f"--port={args.port or 0}", *options),
-        stdin=asyncio.subprocess.DEVNULL,
+        *("-c", RUN_GATEWAY, "gateway", f"--port={args.port or 0}", *options),
+        stdin=asyncio.subprocess.PIPE,  # it ends when this process does, however that ends
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,  # an interrupt is for the agent alone
@@ -159,6 +171,18 @@ async def _gateway(args: argparse.Namespace) -> AsyncGenerator[tuple[str, str]]:
         if process.returncode is None:
             process.terminate()
             await process.wait()
+
+
+def stop_with_parent() -> None:
+    """Send this process SIGTERM once its standard input ends, which the process that started it holds open."""
+
+    def wait() -> None:
+        # Not through `sys.stdin`: the end of the interpreter would wait for its lock.
+        while os.read(0, 1_024):
+            pass
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=wait, name="holdfast-parent", daemon=True).start()
 
 
 async def _started_url(process: asyncio.subprocess.Process) -> str:
