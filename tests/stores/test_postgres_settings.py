@@ -1,6 +1,7 @@
 """The settings of a PostgreSQL server and its roles do not weaken the store, and do not make it hang."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from holdfast.stores.base import IndexEntry, Snapshot
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres_check import StoreFinding, _about_server, _about_tables, _ServerFacts, check_postgres
 from holdfast.testing.store_contract import NOW_MS, message_record
+from tests.gateway.serving import ask, running_gateway
 from tests.stores.concurrent_writers import write_at_once
 
 
@@ -331,6 +333,88 @@ async def test_a_server_that_only_reads_is_read_and_named_when_something_is_writ
     assert [(one.state, one.said) for one in found][1:] == [
         ("fail", "the server only reads: it is a standby, or default_transaction_read_only is on")
     ]
+
+
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [
+        ("CREATE TABLE holdfast.sessions (id int)", 'relation "sessions" already exists'),
+        ("CREATE VIEW holdfast.words AS SELECT 1 AS body", 'relation "words" already exists'),
+        ("CREATE TYPE holdfast.events AS ENUM ('a')", 'type "events" already exists'),
+        ("CREATE TABLE holdfast.schema (number int)", 'column "version" does not exist'),
+        (
+            "CREATE TABLE holdfast.schema (version text); INSERT INTO holdfast.schema VALUES ('2024-05')",
+            "holdfast.schema says that its version is '2024-05'",
+        ),
+        (
+            "CREATE TABLE holdfast.schema (version int); INSERT INTO holdfast.schema VALUES (1)",
+            'relation "holdfast.sessions" does not exist',
+        ),
+    ],
+)
+async def test_a_schema_of_another_program_is_named_with_what_to_do(
+    new_database: Callable[[], str], statements: str, said: str
+) -> None:
+    url = new_database()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(f"CREATE SCHEMA holdfast; {statements}".encode())
+    store = PostgresStore(url)
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await store.sessions()
+    await store.close()
+    found = await check_postgres(url)
+
+    problem = f"the schema holdfast of this database does not have the tables of Holdfast ({said})"
+    remedy = (
+        "use another database, restore the whole schema from a backup, or, if it belongs to another program, move it "
+        "away: ALTER SCHEMA holdfast RENAME TO another_name"
+    )
+    assert str(refusal.value) == f"postgresql: {problem}; {remedy}"
+    assert found == [StoreFinding("fail", f"postgresql: {problem}; {remedy}")]
+
+
+async def test_a_role_that_may_not_create_is_told_that_a_newer_version_wrote_the_store(
+    new_database: Callable[[], str],
+) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    await store.sessions()
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("UPDATE holdfast.schema SET version = version + 1")
+        owner.execute("CREATE ROLE reader_of_newer LOGIN")
+        owner.execute("GRANT USAGE ON SCHEMA holdfast TO reader_of_newer")
+        owner.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO reader_of_newer")
+    limited = PostgresStore(url.replace("postgres:@", "reader_of_newer:@", 1))
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await limited.sessions()
+    await limited.close()
+
+    assert str(refusal.value) == "postgresql: it was written by a newer Holdfast; update Holdfast"
+
+
+async def test_a_gateway_on_a_server_that_only_reads_is_not_ready_and_says_why(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    answers: list[tuple[int | None, Any]] = []
+
+    for setting in ("default_transaction_read_only = off", "default_transaction_read_only = on"):
+        set_default(url, setting)
+        async with running_gateway("http://127.0.0.1:9", store=url) as gateway:
+            seen = await ask(gateway, "GET", "/readyz")
+        answers.append((seen.status, json.loads(seen.body)))
+    store = PostgresStore(url)
+    kept = await store.sessions()
+    await store.close()
+
+    problem = "the server only reads: it is a standby, or default_transaction_read_only is on"
+    remedy = "use the URL of the primary server, or turn the setting off"
+    assert answers == [
+        (200, {"status": "ok"}),
+        (503, {"status": f"the store cannot be written: {problem}; {remedy}"}),
+    ]
+    assert kept == []
 
 
 async def test_a_database_that_cannot_hold_every_text_is_named_with_what_to_do(own_server: Any) -> None:

@@ -60,6 +60,13 @@ WRONG_OPTIONS = ("bad value for", "could not match", "certificate", "does not su
 """What the driver says of an option that cannot work, at whatever server."""
 SERVER_IS_READ_ONLY = "the server only reads: it is a standby, or default_transaction_read_only is on"
 USE_PRIMARY = "use the URL of the primary server, or turn the setting off"
+OTHER_TABLES = "the schema holdfast of this database does not have the tables of Holdfast"
+USE_OTHER_DATABASE = (
+    "use another database, restore the whole schema from a backup, or, if it belongs to another program, move it away: "
+    "ALTER SCHEMA holdfast RENAME TO another_name"
+)
+FOREIGN_STATES = frozenset({"42P07", "42710", "42P01", "42703", "42804", "42809", "42883"})
+"""The codes for a table, column or type that is there already, is missing, or is of another kind."""
 UNREACHABLE_STATES = ("08", "57P", "53300")
 """The prefixes of the codes for a server that is unreachable, shutting down, or out of connections."""
 POSTGRES_MIGRATIONS: tuple[str, ...] = (
@@ -324,8 +331,9 @@ async def _set(connection: Connection, settings: Sequence[tuple[str, str]], *, i
 
 async def _create_tables(connection: Connection) -> None:
     """Bring the tables up to date; of several processes that open a new database at once, one does it."""
-    if await _schema_version(connection) == len(POSTGRES_MIGRATIONS):
+    if (found := await _schema_version(connection)) == len(POSTGRES_MIGRATIONS):
         return
+    _check_version(found)  # also for a role that may not CREATE
     async with connection.transaction(), connection.cursor() as cursor:
         # A change of a table that waits for its lock makes every later statement wait too.
         await cursor.execute("SELECT set_config('lock_timeout', %s, true)", (str(MIGRATION_LOCK_MS),))
@@ -333,8 +341,7 @@ async def _create_tables(connection: Connection) -> None:
         await cursor.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
         await cursor.execute("CREATE TABLE IF NOT EXISTS holdfast.schema (version INTEGER NOT NULL)")
         version = await _schema_version(connection)
-        if version > len(POSTGRES_MIGRATIONS):
-            raise StoreUnavailableError(POSTGRES_LABEL, "it was written by a newer Holdfast; update Holdfast")
+        _check_version(version)
         for migration in POSTGRES_MIGRATIONS[version:]:
             await cursor.execute(migration.encode())
         if version == 0:
@@ -344,6 +351,11 @@ async def _create_tables(connection: Connection) -> None:
         if version < len(POSTGRES_MIGRATIONS):
             await cursor.execute("DELETE FROM holdfast.schema")
             await cursor.execute("INSERT INTO holdfast.schema (version) VALUES (%s)", (len(POSTGRES_MIGRATIONS),))
+
+
+def _check_version(version: int) -> None:
+    if version > len(POSTGRES_MIGRATIONS):
+        raise StoreUnavailableError(POSTGRES_LABEL, "it was written by a newer Holdfast; update Holdfast")
 
 
 async def missing_indexes(connection: Connection) -> list[str]:
@@ -383,7 +395,11 @@ async def _schema_version(connection: Connection) -> int:
     if not found or not found[0]:
         return 0
     row = await (await connection.execute("SELECT version FROM holdfast.schema")).fetchone()
-    return row[0] if row else 0
+    version = row[0] if row else 0
+    if not isinstance(version, int):
+        problem = f"{OTHER_TABLES} (holdfast.schema says that its version is {version!r:.40}); {USE_OTHER_DATABASE}"
+        raise StoreUnavailableError(POSTGRES_LABEL, problem)
+    return version
 
 
 def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
@@ -406,6 +422,8 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
         problem = "other writers changed the same rows too often; try again"
     elif state == "53100":
         problem = "the disk of the server is full; free some space and try again"
+    elif state in FOREIGN_STATES:
+        problem = f"{OTHER_TABLES} ({first}); {USE_OTHER_DATABASE}"
     elif isinstance(error, psycopg.OperationalError) and (not state or state.startswith(UNREACHABLE_STATES)):
         problem = f"the server cannot be reached ({first}); try again when it is available"
     else:

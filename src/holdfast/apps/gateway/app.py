@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -31,7 +32,7 @@ from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstre
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.serving import AccessDeniedError
 from holdfast.core.planning.policy import Policy
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, SettingsError, StoreUnavailableError, UnknownSessionError
 from holdfast.models.base import Summarizer
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.session import Session
@@ -45,6 +46,8 @@ UPGRADE_REQUIRED = 426
 """The status at which clients of the Responses API go over to HTTP at once."""
 PROVIDER_PATHS = ("/v1/", "/v1beta/", "/s/", "/u/", "/p/")
 """How paths of providers begin. Nothing of the gateway's own begins like that."""
+NO_SESSION = f"readyz-{uuid4()}"
+"""The id of a session that no store has."""
 
 
 def gateway_app(
@@ -104,6 +107,15 @@ def gateway_app(
             await recorder.store.sessions(limit=1)
         except HoldfastError:
             return JSONResponse({"status": "the store cannot be read"}, 503)
+        try:
+            # Nothing is written where there is no such session, but a store that only reads refuses it all the same.
+            await recorder.store.rename(NO_SESSION, "")
+        except UnknownSessionError:
+            return JSONResponse({"status": "ok"})
+        except StoreUnavailableError as error:
+            return JSONResponse({"status": f"the store cannot be written: {error.problem}"}, 503)
+        except HoldfastError:
+            return JSONResponse({"status": "the store cannot be written"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(_request: Request) -> Response:
