@@ -32,6 +32,7 @@ from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.sessions import generate_session
+from holdfast.testing.store_contract import NOW_MS, message_record
 from holdfast.wire.formats import format_named
 from tests.cli.conftest import run
 
@@ -299,6 +300,32 @@ def test_an_export_comes_back_as_another_session(
     assert run(capsys, "replay", "copy", "--verify")[0] == 0
 
 
+def test_a_count_of_one_has_no_plural(chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    on(chats, lambda store: store.append("one", [message_record("a")], after=0, time_ms=NOW_MS))
+    file = tmp_path / "out.jsonl"
+
+    said = [
+        run(capsys, *command)[1]
+        for command in (
+            ("export", "one", "-o", str(file)),
+            ("import", str(file), "--as", "two"),
+            ("recover", str(chats), "-o", str(tmp_path / "new.db")),
+            ("sessions", "rm", "two", "--yes"),
+            ("sessions", "prune", "--days", "1", "--dry-run"),
+            ("replay", "one", "--verify"),
+        )
+    ]
+
+    assert [text.partition("\n")[0] for text in said] == [
+        f"wrote 1 record to {file}",
+        "imported two: 1 message, 1 record",
+        f"saved 2 sessions with 2 records to {tmp_path / 'new.db'}",
+        "deleted two: 1 event",
+        "would delete 1 session",
+        "0 requests: 0 the same, 0 scrubbed, 0 different",
+    ]
+
+
 @pytest.mark.parametrize(
     "file", sorted(path for path in CORPUS.rglob("*.json*") if path.parent.name != "found"), ids=lambda file: file.name
 )
@@ -319,7 +346,7 @@ def test_old_sessions_go_when_asked(chats: Path, capsys: pytest.CaptureFixture[s
     talked(chats, "young")
     talked(chats, "old", age_days=40)
 
-    assert "would delete 1 sessions\n  old" in run(capsys, "sessions", "prune", "--days", "30", "--dry-run")[1]
+    assert "would delete 1 session\n  old" in run(capsys, "sessions", "prune", "--days", "30", "--dry-run")[1]
     assert run(capsys, "sessions", "prune", "--days", "30")[0] == 2
     pruned = run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")[1]
     assert json.loads(pruned) == {"deleted": ["old"], "folders": []}
@@ -386,7 +413,7 @@ def test_a_whole_file_is_recovered_whole(chats: Path, capsys: pytest.CaptureFixt
     talked(chats)
     fresh = chats.with_name("chats.recovered.db")
 
-    assert run(capsys, "recover", str(chats)) == (0, f"saved 1 sessions with 10 records to {fresh}\n", "")
+    assert run(capsys, "recover", str(chats)) == (0, f"saved 1 session with 10 records to {fresh}\n", "")
     assert run(capsys, "replay", "report-1", "--verify", "--store", f"sqlite:///{fresh}")[0] == 0
 
 

@@ -48,6 +48,7 @@ from typing import ClassVar
 
 from holdfast.distribution import install_command
 from holdfast.redaction import redact_text
+from holdfast.text import pluralize
 
 FIRST_SERVER_STATUS = 500
 
@@ -214,7 +215,7 @@ class NothingToCompactError(CompactionError):
     """Raised when no message can be compacted. Nothing has changed, and nothing needs to be done."""
 
     def __init__(self, messages: int) -> None:
-        told = f"of {messages:,} messages none can be compacted" if messages else "there are no messages"
+        told = f"of {pluralize(messages, 'message')} none can be compacted" if messages else "there are no messages"
         super().__init__(f"nothing to compact: {told}")
         self.messages = messages
 
@@ -385,7 +386,7 @@ class SequenceConflictError(StoreError):
 
     def __init__(self, session: str, *, expected: int, actual: int) -> None:
         super().__init__(
-            f"session {session!r} has {actual:,} events, not {expected:,}: another writer appended first; "
+            f"session {session!r} has {pluralize(actual, 'event')}, not {expected:,}: another writer appended first; "
             "reload the session and retry"
         )
         self.session = session

@@ -75,7 +75,7 @@ async def test_the_model_asks_an_agent_and_the_person_sees_what_that_one_saw(tmp
     assert "1 | looker | answered | Find the tide table. | nothing" in listed
     about = await reply_to(chat, screen, "/agents 1")
     assert "Answer: It is in notes.txt." in about
-    assert "Saw nothing; 1 requests, 2 messages of its own." in about
+    assert "Saw nothing; 1 request, 2 messages of its own." in about
     await chat.close()
 
 

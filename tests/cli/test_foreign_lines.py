@@ -63,7 +63,7 @@ def test_an_id_with_a_line_break_stays_on_its_line_in_every_command(
 
     printed = [line for pair in results for text in pair for line in text.splitlines()]
     assert [line for line in printed if line.startswith("FAKE")] == []
-    assert results[0] == ("imported a\\nFAKE: 1 messages, 1 records\n", "")
+    assert results[0] == ("imported a\\nFAKE: 1 message, 1 record\n", "")
     assert results[2][1].startswith("holdfast: session a\\nFAKE also contains it; scrub that session too\n")
     assert results[-1] == ("deleted a\\nFAKE: 2 events\n", "")
 

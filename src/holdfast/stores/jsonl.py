@@ -16,6 +16,7 @@ from holdfast.core.conversation.json_values import encode_json
 from holdfast.core.history.events import MessageAppended
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
+from holdfast.text import pluralize
 from holdfast.wire.formats import detect_format
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.pydantic_ai import PydanticAI, is_pydantic_ai_message, split_messages
@@ -256,7 +257,7 @@ def _text(content: bytes, found: LoadedFile) -> str:
 def _pieces(content: bytes, found: LoadedFile) -> list[_Piece]:
     """Return the lines, split at NUL padding; only a line feed ends a line, never U+2028."""
     if b"\x00" in content:
-        found.notes.append(f"{content.count(0):,} bytes of NUL padding were skipped")
+        found.notes.append(f"{pluralize(content.count(0), 'byte')} of NUL padding skipped")
     pieces = [
         _Piece(number, part.decode("utf-8", "surrogatepass"))
         for number, line in enumerate(content.split(b"\n"), start=1)

@@ -183,7 +183,7 @@ def describe_tools(chat: Chat) -> str:
 async def _notify_greeting(chat: Chat) -> None:
     """Tell the model and the conversation, what else there is, and where to find help: three lines of 80 columns."""
     count = len(chat.session)
-    where = [f"{chat.session.id}, {count:,} messages so far"] if count else []
+    where = [f"{chat.session.id}, {pluralize(count, 'message')} so far"] if count else []
     chat.local_models = await asyncio.to_thread(find_ollama_models)
     lines = [
         " · ".join([f"holdfast {__version__}", chat.status.model, *where, "/help lists the commands, Ctrl-D leaves"]),

@@ -77,14 +77,15 @@ async def _import_file(args: argparse.Namespace, store: Store) -> int:
         arrived.append(await import_session(store, one, records, name=conversation.name, progress=progress))
     progress.done()
     refused = [f"line {line}: {problem}" for one in arrived for line, problem in one.refused]
-    losses = [f"line {loss.line}: {loss.bytes:,} bytes not read: {loss.reason}" for loss in found.losses]
+    losses = [f"line {loss.line}: {pluralize(loss.bytes, 'byte')} not read: {loss.reason}" for loss in found.losses]
     newer = [
         f"{one.session}: a newer version of Holdfast wrote it; it is read-only" for one in arrived if one.is_read_only
     ]
     for problem in [*found.notes, *losses, *refused, *newer]:
         warn(problem)
     lines = [
-        f"imported {escape_line(one.session)}: {one.messages:,} messages, {one.records:,} records" for one in arrived
+        f"imported {escape_line(one.session)}: {pluralize(one.messages, 'message')}, {pluralize(one.records, 'record')}"
+        for one in arrived
     ]
     facts = {"source": found.source, "sessions": list(map(asdict, arrived)), "losses": list(map(asdict, found.losses))}
     print_result(args, "\n".join(lines), {**facts, "notes": found.notes})
@@ -113,7 +114,7 @@ async def import_all(
 ) -> tuple[list[SessionImport], list[str]]:
     """Import what is new in the sessions of a program; return what was done, and what could not be imported."""
     done, problems = list[SessionImport](), list[str]()
-    progress = ProgressCounter(f"of {len(found):,} sessions")
+    progress = ProgressCounter(f"of {pluralize(len(found), 'session')}")
     for number, one in enumerate(found, start=1):
         try:
             done.append(await import_found(store, program, one, now_ms=now_ms()))

@@ -10,6 +10,7 @@ from holdfast.apps.cli.output import ProgressCounter, escape_control_characters,
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 from holdfast.stores.files import write_private_lines
+from holdfast.text import pluralize
 
 if TYPE_CHECKING:
     from holdfast.apps.lab.recordings import Recording
@@ -150,7 +151,7 @@ async def _run_jobs(jobs: "Sequence[ReplayJob]", args: argparse.Namespace) -> "L
     """Run all replays and show the progress."""
     from holdfast.apps.lab.runner import run_jobs  # noqa: PLC0415 - as above
 
-    progress = ProgressCounter(f"of {len(jobs):,} replays", line_seconds=PROGRESS_LINE_SECONDS)
+    progress = ProgressCounter(f"of {pluralize(len(jobs), 'replay')}", line_seconds=PROGRESS_LINE_SECONDS)
     if args.executor is None:
         found = await run_jobs(jobs, workers=args.jobs, on_progress=progress)
     else:
@@ -183,7 +184,7 @@ def _exit_code(run: "LabRun", *, is_sound: bool) -> int:
     """Return the exit code of a run; print a last line if the run was interrupted."""
     if run.signal:
         shown = "; their results are shown" if run.done else ""
-        warn(f"interrupted after {run.done:,} of {run.total:,} replays{shown}")
+        warn(f"interrupted after {run.done:,} of {pluralize(run.total, 'replay')}{shown}")
         return SIGNAL_EXIT_BASE + run.signal
     return int(not is_sound)
 

@@ -70,9 +70,12 @@ async def delete_session(args: argparse.Namespace, store: Store) -> int:
     """
     session = await resolve_session_id(store, args.id)
     events = await store.length(session)
-    confirm(args, f"delete session {session!r} with {events:,} events?")
+    confirm(args, f"delete session {session!r} with {pluralize(events, 'event')}?")
     folders = await _delete_whole_session(args, store, session)
-    lines = [f"deleted {escape_line(session)}: {events:,} events", *(f"deleted {folder}" for folder in folders)]
+    lines = [
+        f"deleted {escape_line(session)}: {pluralize(events, 'event')}",
+        *(f"deleted {folder}" for folder in folders),
+    ]
     print_result(args, "\n".join(lines), {"deleted": [session], "events": events, "folders": [*map(str, folders)]})
     return 0
 
@@ -85,14 +88,14 @@ async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
     old = await expired_sessions(store, days=args.days, now_ms=now_ms())
     folders: list[Path] = []
     if not args.dry_run and old:
-        confirm(args, f"delete {len(old):,} sessions older than {args.days} days?")
+        confirm(args, f"delete {pluralize(len(old), 'session')} older than {pluralize(args.days, 'day')}?")
         for info in old:
             folders += await _delete_whole_session(args, store, info.id)
     verb = "would delete" if args.dry_run else "deleted"
     listed = "".join(f"\n  {escape_line(info.id)}  {session_age(info)}" for info in old)
     also = "".join(f"\ndeleted {folder}" for folder in folders)
     facts = {verb.replace(" ", "_"): [info.id for info in old], "folders": [*map(str, folders)]}
-    print_result(args, f"{verb} {len(old):,} sessions{listed}{also}", facts)
+    print_result(args, f"{verb} {pluralize(len(old), 'session')}{listed}{also}", facts)
     return 0
 
 
@@ -189,7 +192,8 @@ def _print_proof(
     """Print how many requests are what was sent, the first that is not, and what the proof covers."""
     states = [row["state"] for row in rows]
     counts = f"{states.count('same'):,} the same, {states.count('scrubbed'):,} scrubbed"
-    print(f"{len(rows):,} requests: {counts}, {states.count('different') + states.count('unchained'):,} different")
+    different = states.count("different") + states.count("unchained")
+    print(f"{pluralize(len(rows), 'request')}: {counts}, {different:,} different")
     if first is not None and first["state"] == "different":
         print(f"request {first['request']} is not what was sent; see: holdfast show {session} --at {first['request']}")
     elif first is not None:
@@ -221,7 +225,7 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
     else:
         write_private_lines(args.output, lines)
         facts = {"records": len(records), "file": str(args.output)}
-        print_result(args, f"wrote {len(records):,} records to {args.output}", facts)
+        print_result(args, f"wrote {pluralize(len(records), 'record')} to {args.output}", facts)
     return int(bool(lost))
 
 
@@ -260,7 +264,8 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
         warn(problem)
     kept = sum(one.result.records for one in rescued)
     facts = {"file": str(output), "sessions": [{**asdict(one.result), "lost": one.lost} for one in rescued]}
-    print_result(args, f"saved {len(rescued):,} sessions with {kept:,} records to {output}", facts)
+    saved = f"saved {pluralize(len(rescued), 'session')} with {pluralize(kept, 'record')} to {output}"
+    print_result(args, saved, facts)
     return int(bool(lost))
 
 

@@ -8,6 +8,7 @@ from holdfast.apps.chat.events import CommandReply, CommandTable
 from holdfast.core.history.scopes import DelegationRecord
 from holdfast.errors import SettingsError
 from holdfast.models.base import is_embedded
+from holdfast.text import pluralize
 
 AGENT_COMMANDS = SlashCommandRegistry()
 MAX_TASK_CHARS = 60
@@ -49,7 +50,8 @@ def _delegation_rows(found: list[DelegationRecord]) -> Iterable[tuple[str, ...]]
 def _describe_delegation(one: DelegationRecord) -> Iterable[str]:
     yield f"**{one.started.agent}** ({one.state.replace('_', ' ')}), delegated by {one.started.parent}"
     yield f"Task: {one.started.task}"
-    yield f"Saw {one.description}; {one.request_count:,} requests, {one.message_count:,} messages of its own."
+    requests, messages = pluralize(one.request_count, "request"), pluralize(one.message_count, "message")
+    yield f"Saw {one.description}; {requests}, {messages} of its own."
     if one.started.briefing:
         yield f"Briefing:\n\n{one.started.briefing}"
     if one.answer:

@@ -8,6 +8,7 @@ from holdfast.core.recall.answer import Excerpt, RecallAnswer
 from holdfast.core.recall.query import RecallQuery
 from holdfast.core.recall.references import is_reference_text
 from holdfast.errors import SettingsError
+from holdfast.text import pluralize
 
 RECALL_COMMANDS = SlashCommandRegistry()
 MAX_RECALL_SEARCH_TOKENS, MAX_RECALL_REFERENCE_TOKENS = 2_000, 20_000
@@ -79,7 +80,8 @@ async def _show_difference(chat: Chat, what: str) -> None:
     _show_excerpts(chat, found)
     if found.next_query and found.diff:
         left = found.diff.total_lines - found.diff.shown_lines
-        chat.notify(f"{left:,} more lines are not shown; compare parts with /show diff #12:L1-L90 #40:L1-L90")
+        omitted = f"{pluralize(left, 'more line')} {'is' if left == 1 else 'are'} not shown"
+        chat.notify(f"{omitted}; compare parts with /show diff #12:L1-L90 #40:L1-L90")
 
 
 def _show_excerpts(chat: Chat, found: RecallAnswer) -> None:

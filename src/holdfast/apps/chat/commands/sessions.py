@@ -179,7 +179,7 @@ async def session(chat: Chat, what: str) -> None:
     if what not in {"", "checkpoints"}:
         raise SettingsError("/session", f"takes nothing or `checkpoints`, not {what!r}")
     if not what:
-        chat.notify(f"{chat.session.id}: {len(chat.session):,} messages, preset {chat.session.policy.name}")
+        chat.notify(f"{chat.session.id}: {pluralize(len(chat.session), 'message')}, preset {chat.session.policy.name}")
         return
     folder = checkpoints_folder(chat.settings, chat.session.id)
     chat.screen.show(CommandReply(NO_CHECKPOINTS if folder is None else await Checkpoints(folder).describe()))
