@@ -114,6 +114,23 @@ async def test_off_leaves_every_request_as_it_came_until_somebody_says_now(url: 
     assert sent[-1] == {"role": "user", "content": "and now"}
 
 
+@pytest.mark.parametrize("mode", ["ask", "off"])
+async def test_a_request_that_goes_over_its_budget_because_nobody_compacts_says_so(
+    url: str, upstream: FaultyUpstream, mode: str
+) -> None:
+    client = Client(url)
+
+    within = await client.say("question", x_holdfast_compaction=mode)
+    over = await client.say("word " * 3_000, x_holdfast_compaction=mode)
+
+    assert json.loads(upstream.requests[-1].body)["messages"] == client.messages[:-1]
+    assert (within.header("x-holdfast-error"), over.header("x-holdfast-error")) == (
+        None,
+        f"over budget: 3,228 tokens are more than 2,000, and compaction is '{mode}'; compact the session, make the "
+        "newest prompt smaller, or raise the budget",
+    )
+
+
 async def test_a_compaction_waits_for_its_approval(url: str, upstream: FaultyUpstream) -> None:
     client = Client(url)
     await client.say("begin")

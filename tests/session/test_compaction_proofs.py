@@ -15,6 +15,7 @@ from holdfast import Session
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionError, CompactionFailedError, NothingToCompactError, UnknownSessionError
+from holdfast.models.base import ModelReply
 from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer
 from holdfast.models.embedded.weights import fetch_file
 from holdfast.models.retry import RetryLimits
@@ -138,7 +139,8 @@ async def test_why_a_compaction_was_made_is_in_the_log() -> None:
 async def test_telemetry_sees_every_compaction() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    how = CompactionOptions(automatic=ScriptedModel(repeat(SUMMARY)), telemetry=Telemetry(tracer_provider=provider))
+    reply = ModelReply(text=SUMMARY, model="scripted-2", request_id="chatcmpl-1")
+    how = CompactionOptions(automatic=ScriptedModel(repeat(reply)), telemetry=Telemetry(tracer_provider=provider))
     session = await open_session(compaction=how)
     await record_turns(session, 6)
     await session.compact(budget=BUDGET)
@@ -148,6 +150,8 @@ async def test_telemetry_sees_every_compaction() -> None:
     spans = exporter.get_finished_spans()
     names = [span.name for span in spans]
     assert any("compact_messages" in name for name in names)
+    [call] = [span.attributes or {} for span in spans if span.name == "chat scripted"]
+    assert (call["gen_ai.response.model"], call["gen_ai.response.id"]) == ("scripted-2", "chatcmpl-1")
     told = {event.name for span in spans for event in span.events}
     assert told == {"session_compaction_start", "session_compaction_complete"}
     provider.shutdown()

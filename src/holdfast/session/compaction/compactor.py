@@ -281,7 +281,7 @@ class Compactor:
         with self.observers.summary_call_span(summarizer.name) as call:
             async with asyncio.timeout(self.options.retry_limits.deadline_seconds):
                 summary = await summarize(job, summarizer, self.options.retry_limits)
-            call.record_reply(summary.usage, model=summary.by_model)
+            call.record_reply(summary.usage, model=summary.by_model, response_id=summary.request_id)
         return summary
 
     @property

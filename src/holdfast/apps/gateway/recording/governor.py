@@ -38,6 +38,8 @@ from holdfast.wire.answers import Wire
 from holdfast.wire.overflow import classify
 from holdfast.wire.request import Request
 
+OVER_BUDGET_REMEDY = "compact the session, make the newest prompt smaller, or raise the budget"
+
 
 class _Server(NamedTuple):
     """A model at an upstream, and how it is spoken to."""
@@ -177,6 +179,10 @@ class Governor:
             exchange.is_compacted = is_changed
             tokens = prepared.tokens.total + (0 if changes else left_out)
             exchange.describe(prepared, tokens, has_compacted=is_changed or opened.has_compacted)
+            if not compacts and tokens > prepared.receipt.budget.tokens:
+                sizes = f"{tokens:,} tokens are more than {prepared.receipt.budget.tokens:,}"
+                problem = f"over budget: {sizes}, and compaction is {choice.compaction!r}; {OVER_BUDGET_REMEDY}"
+                exchange.headers.setdefault("x-holdfast-error", header_line(problem))
             return exchange.body
 
         async def prepare(tokens: int | None) -> Request:
