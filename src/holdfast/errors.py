@@ -215,7 +215,7 @@ class NothingToCompactError(CompactionError):
     """Raised when no message can be compacted. Nothing has changed, and nothing needs to be done."""
 
     def __init__(self, messages: int) -> None:
-        told = f"of {pluralize(messages, 'message')} none can be compacted" if messages else "there are no messages"
+        told = f"of {messages:,} messages none can be compacted" if messages else "there are no messages"
         super().__init__(f"nothing to compact: {told}")
         self.messages = messages
 

@@ -225,7 +225,7 @@ async def test_copilot_compacts_from_two_messages_on_however_short_they_are() ->
     async with Session.open("c1", policy="copilot", summarizer=ScriptedModel([LONG_SUMMARY])) as session:
         await session.record([system_message("be brief"), user_message("hi")])
         await session.prepare()
-        with pytest.raises(NothingToCompactError, match="nothing to compact: of 1 message none can be compacted"):
+        with pytest.raises(NothingToCompactError, match="nothing to compact: of 1 messages none can be compacted"):
             await session.compact()
         await session.record([assistant_message("hello")])
 
