@@ -13,6 +13,8 @@ from holdfast.apps.gateway.recording.client_list import MAIN_LANE
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.governing import governed_body, requested_governing
 from holdfast.apps.gateway.recording.recorder import Recorder
+from holdfast.core.planning.policy import PRESETS
+from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import CannotFitError, HoldfastError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
@@ -143,6 +145,37 @@ async def test_a_result_that_no_call_asked_for_counts_as_long_as_it_is_sent(
     assert (exchange.body == talk.raw) is is_sent_as_it_came
     assert slices_of(exchange.body, "openai-chat") == [*([orphan] * is_sent_as_it_came), talk.prompt("hello")]
     assert int(exchange.headers["x-holdfast-tokens"]) == tokens
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+async def test_contents_of_gemini_without_a_role_have_one_once_their_list_is_compacted(policy: str) -> None:
+    talk = Talk(Recorder(MemoryStore(), budget=BUDGET, policy=policy), "gemini")
+    compacted: list[bool] = []
+    for number in range(14):
+        prompt: dict[str, Any] = {"parts": [{"text": f"prompt {number} {WORDS}"}], "role": None}
+        talk.messages.append({key: value for key, value in prompt.items() if value is not None or number % 2})
+
+        exchange = await talk.send()
+
+        compacted.append(exchange.body != talk.raw)
+        if compacted[-1]:
+            assert validate(slices_of(exchange.body, "gemini"), "gemini-2") == []
+    assert (compacted[0], compacted[-1]) == (False, True)
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+@pytest.mark.parametrize("wire", PATHS)
+async def test_no_request_exceeds_its_budget_whatever_the_policy(wire: Wire, policy: str) -> None:
+    talk = Talk(Recorder(MemoryStore(), budget=BUDGET, policy=policy), wire, **members_of(wire))
+    counter = counter_for("gemini-2.5-flash" if wire == "gemini" else "gpt-5")
+    sizes: list[int] = []
+
+    for number in range(30):
+        exchange = await talk.ask(f"prompt {number}: {WORDS}")
+        texts = "".join(json.dumps(one) for one in slices_of(exchange.body, wire))
+        sizes.append(counter.count(texts))
+
+    assert max(sizes) < BUDGET * 1.5, "with the names of members; a list that is sent whole has three times as many"
 
 
 async def test_calls_of_the_older_form_are_recorded_and_compacted_like_others() -> None:

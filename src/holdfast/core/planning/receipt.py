@@ -148,8 +148,11 @@ class Receipt:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether all messages are sent unchanged."""
-        return len(self.kept) == self.messages_before == self.messages
+        """Whether all messages are sent unchanged.
+
+        A span that was compacted into nothing is not among the messages before, nor among those that are sent.
+        """
+        return len(self.kept) == self.messages_before == self.messages and not self.compacted
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

@@ -158,7 +158,8 @@ def governed_body(
     replacement: tuple[int, JsonMapping] | None = None
     for native, position in zip(request.messages, request.positions, strict=True):
         if position in kept and position in slices and joined.get(position, position) not in apart:
-            sent.append(bytes(unsent.pop(position)))
+            slice_of_client = bytes(unsent.pop(position))
+            sent.append(_with_role(slice_of_client, native) if body.wire == "gemini" else slice_of_client)
             whole.append(position)
         elif position is None and whole and whole[-1] == last and _is_closing(native):
             # The client wants its last message, the beginning of an answer, to be continued.
@@ -181,6 +182,12 @@ def governed_body(
     if joins:
         sent = _joined(sent)
     return head + b",".join(sent) + tail
+
+
+def _with_role(raw: bytes, native: JsonMapping) -> bytes:
+    """Return a content of Gemini with its role, which a client may leave out; a list of several needs it."""
+    content = read_json(raw)
+    return raw if not is_mapping(content) or content.get("role") else write_json({**content, "role": native["role"]})
 
 
 def _is_closing(native: JsonMapping) -> bool:
