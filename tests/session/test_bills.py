@@ -1,6 +1,7 @@
 """Which bills are believed: those that go up and down with what is sent; and none raises a request above its budget."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from holdfast.session.arguments import check_endpoint
 from holdfast.session.calibration import ServedModel, UsageCalibrator
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.wire.request import Request
 
@@ -235,3 +237,15 @@ async def test_a_bill_belongs_to_the_answer_that_was_billed_and_not_to_the_resul
 
     said = [(event.native["role"], event.usage) for event in events if isinstance(event, MessageAppended)]
     assert said == [("user", None), ("assistant", Usage(input_tokens=90, output_tokens=10)), ("tool", None)]
+
+
+@pytest.mark.parametrize("model", ["gpt\0five", "gpt\ud800five"])
+async def test_what_is_learned_of_a_model_with_an_odd_name_can_be_stored(tmp_path: Path, model: str) -> None:
+    store, served = SqliteStore(tmp_path / "a.db"), ServedModel(model, "https://api.example")
+
+    await UsageCalibrator(store).learn_refusal(served, counted=1_000, size=1_200, limit=None)
+    learned = await UsageCalibrator(store).calibration(served)
+    kept = await store.values("calibration:")
+    await store.close()
+
+    assert (learned.factor > 1, list(kept)) == (True, ["calibration:https://api.example gpt\ufffdfive"])

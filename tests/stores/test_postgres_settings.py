@@ -435,6 +435,46 @@ async def test_a_database_that_cannot_hold_every_text_is_named_with_what_to_do(o
     )
 
 
+async def test_a_database_without_an_encoding_returns_texts_as_they_were(own_server: Any) -> None:
+    server, _, query = own_server.url.partition("?")
+    with psycopg.connect(own_server.url, autocommit=True) as owner:
+        owner.execute("CREATE DATABASE bare ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    store = PostgresStore(f"{server.rpartition('/')[0]}/bare?{query}")
+
+    digest = await store.put_blob(b"content")
+    entry = IndexEntry(position=0, text="日本 harbor")
+    await store.append("日本", [message_record("日本")], after=0, time_ms=NOW_MS, index=[entry], blobs=[digest])
+    await store.put_value("größe", {"a": "日本"})
+    found = (
+        [(one.id, one.length) for one in await store.sessions()],
+        [one.record for one in await store.read("日本")],
+        [(one.session, one.position) for one in await store.search("harbor")],
+        await store.get_value("größe"),
+        await store.values("grö"),
+        await store.get_blob(digest),
+    )
+    await store.close()
+
+    value = {"a": "日本"}
+    assert found == ([("日本", 1)], [message_record("日本")], [("日本", 0)], value, {"größe": value}, b"content")
+
+
+async def test_the_id_of_a_session_that_no_index_can_hold_is_named_with_what_to_do(
+    new_database: Callable[[], str],
+) -> None:
+    store = PostgresStore(new_database())
+    name = "".join(map(chr, range(0x4E00, 0x4E00 + 1_000)))
+
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await store.append(name, [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+
+    assert re.sub(r"index row size .* for", "index row size … for", str(refusal.value)) == (
+        'postgresql: the id of the session is too long for PostgreSQL (index row size … for index "sessions_id_key"); '
+        "choose one of at most 2,000 bytes"
+    )
+
+
 async def test_tables_of_a_newer_version_are_not_touched(new_database: Callable[[], str]) -> None:
     url = new_database()
     store = PostgresStore(url)

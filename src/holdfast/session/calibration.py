@@ -8,6 +8,7 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
+from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.conversation.tokens import Calibration, calibration_bounds
 from holdfast.core.history.events import MAIN, Usage
 from holdfast.core.schema import is_integer, is_number
@@ -43,7 +44,8 @@ class ServedModel(NamedTuple):
     @property
     def key(self) -> str:
         """The name under which a store keeps what is learned."""
-        model = self.model or "unknown"
+        # A client may send any name, and no store takes a NUL or half of a character.
+        model = replace_surrogates((self.model or "unknown").replace("\0", "\ufffd"))
         # An endpoint has no spaces, so no other endpoint and model have the same key.
         return f"{self.endpoint} {model}" if self.endpoint else model
 

@@ -238,6 +238,9 @@ class PostgresPool:
         others = {option: value for option, value in POSTGRES_CONNECT_DEFAULTS.items() if option not in named}
         connection = await _Connection.connect(make_conninfo(self._url, **others), autocommit=True)
         try:
+            if connection.info.parameter_status("client_encoding") == "SQL_ASCII":
+                # Such a database stores bytes as they come; without this the driver would return bytes for texts.
+                await connection.execute("SELECT set_config('client_encoding', 'UTF8', false)")
             await _strengthen_settings(connection)
             await _create_tables(connection)
             if self._builds_indexes and self._indexing is None and not self._has_indexes:
@@ -418,6 +421,8 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
         problem += "USAGE on the schema holdfast and SELECT, INSERT, UPDATE, DELETE on its tables"
     elif state == "25006" or first.endswith("session is read-only"):
         problem = f"{SERVER_IS_READ_ONLY}; {USE_PRIMARY}"
+    elif state == "54000" and "index row size" in first:
+        problem = f"the id of the session is too long for PostgreSQL ({first}); choose one of at most 2,000 bytes"
     elif state in {"40001", "40P01"}:
         problem = "other writers changed the same rows too often; try again"
     elif state == "53100":
