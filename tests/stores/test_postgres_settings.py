@@ -435,6 +435,34 @@ async def test_a_database_that_cannot_hold_every_text_is_named_with_what_to_do(o
     )
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_calls_wait_for_each_other_where_the_server_has_few_connections(
+    new_database: Callable[[], str], limit: int
+) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE few_{limit} LOGIN CONNECTION LIMIT {limit}".encode())
+        owner.execute(f"GRANT USAGE ON SCHEMA holdfast TO few_{limit}".encode())
+        owner.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO few_{limit}".encode())
+    limited = url.replace("postgres:@", f"few_{limit}:@", 1)
+    few, other = PostgresStore(limited), PostgresStore(limited)
+
+    lengths = await asyncio.gather(*(few.length("s") for _ in range(20)))
+    with pytest.raises(StoreUnavailableError) as refusal:
+        await other.length("s")
+    await few.close()
+    await other.close()
+
+    assert lengths == [1] * 20
+    assert str(refusal.value) == (
+        f'postgresql: the server has no free connection (too many connections for role "few_{limit}"); try again, '
+        "raise max_connections or the limit of the role, or put PgBouncer in front"
+    )
+
+
 async def test_a_database_without_an_encoding_returns_texts_as_they_were(own_server: Any) -> None:
     server, _, query = own_server.url.partition("?")
     with psycopg.connect(own_server.url, autocommit=True) as owner:

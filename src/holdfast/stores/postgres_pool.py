@@ -60,6 +60,15 @@ WRONG_OPTIONS = ("bad value for", "could not match", "certificate", "does not su
 """What the driver says of an option that cannot work, at whatever server."""
 SERVER_IS_READ_ONLY = "the server only reads: it is a standby, or default_transaction_read_only is on"
 USE_PRIMARY = "use the URL of the primary server, or turn the setting off"
+NO_FREE_CONNECTION = (
+    "too many connections",
+    "too many clients",
+    "connection slots are reserved",
+    "no more connections allowed",
+)
+"""What a server or a pooler says that has no connection left."""
+REFUSED_SECONDS = 5.0
+"""How long a pool makes do with the connections it has, after it was refused another."""
 OTHER_TABLES = "the schema holdfast of this database does not have the tables of Holdfast"
 USE_OTHER_DATABASE = (
     "use another database, restore the whole schema from a backup, or, if it belongs to another program, move it away: "
@@ -174,6 +183,12 @@ class PostgresPool:
         """Builds indexes that an older version of Holdfast did not make; only `close` waits for it."""
         self._closings = 0
         """How often the pool was closed: a connection that was in use at that time is not used again."""
+        self._lent = 0
+        """How many connections are in use, or being opened."""
+        self._returned = asyncio.Event()
+        """Set when a connection is returned, or could not be opened."""
+        self._refused_until = 0.0
+        """Until when no further connection is asked for; by the clock of the event loop."""
         self._has_indexes = False
         """Whether a connection has found all indexes. Tables that are made anew are made with them."""
 
@@ -208,7 +223,7 @@ class PostgresPool:
         """Lend a connection; a new one if none is idle."""
         async with self._slots:
             closings = self._closings
-            connection = await self._idle_connection() or await self._connect()
+            connection = await self._free_connection()
             is_usable = True
             try:
                 yield connection
@@ -218,11 +233,32 @@ class PostgresPool:
                 await self.close()
                 raise
             finally:
+                self._lent -= 1
                 is_idle = connection.info.transaction_status == TransactionStatus.IDLE
                 if is_usable and is_idle and closings == self._closings:
                     self._idle.append(connection)
                 else:
                     await connection.close()
+                self._returned.set()
+
+    async def _free_connection(self) -> Connection:
+        """Return an idle connection, or a new one; if the server has none left, wait for one that is in use here."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            if self._idle or not self._lent or clock() >= self._refused_until:
+                self._lent += 1
+                try:
+                    return await self._idle_connection() or await self._connect()
+                except BaseException as error:
+                    self._lent -= 1
+                    self._returned.set()
+                    if not self._lent or not isinstance(error, psycopg.OperationalError):
+                        raise
+                    if not _is_full(str(error), error.sqlstate):
+                        raise
+                    self._refused_until = clock() + REFUSED_SECONDS
+            self._returned.clear()
+            await self._returned.wait()
 
     async def _idle_connection(self) -> "Connection | None":
         """Take an idle connection; those that the server has ended meanwhile are closed."""
@@ -272,6 +308,11 @@ class PostgresPool:
         while self._idle:
             connection = self._idle.pop()
             connection.pgconn.finish()
+
+
+def _is_full(said: str, state: str | None) -> bool:
+    """Return whether a server refused a connection because it has none left."""
+    return state == "53300" or (not state and any(words in said for words in NO_FREE_CONNECTION))
 
 
 def _has_ended(connection: Connection) -> bool:
@@ -437,12 +478,15 @@ def as_postgres_store_error(error: "psycopg.Error") -> StoreUnavailableError:
 
 
 def _refused_connection(said: str, state: str) -> str:
-    """Return what is wrong with the URL if a server was reached, or would be; empty if nothing is known to be."""
+    """Return why a server that was reached, or would be, lets nobody in; empty if nothing is known of it."""
     is_missing_role = "FATAL" in said and 'role "' in said and "does not exist" in said
     if state.startswith("28") or is_missing_role or "password authentication failed" in said:
         return "user or password is wrong; check the URL"
+    reason = said.rpartition("FATAL:  ")[2]
+    if _is_full(said, state):
+        remedy = "try again, raise max_connections or the limit of the role, or put PgBouncer in front"
+        return f"the server has no free connection ({reason}); {remedy}"
     if "pg_hba.conf" in said:
-        reason = said.rpartition("FATAL:  ")[2]
         return f"the server does not let this user in ({reason}); add a line for it to pg_hba.conf, or check the URL"
     if state == "3D000" or ("FATAL" in said and 'database "' in said and "does not exist" in said):
         return "there is no such database; create it, or check the URL"
