@@ -94,8 +94,10 @@ async def test_a_policy_by_header_path_or_control_api_has_its_threshold_for_the_
 async def test_a_policy_that_there_is_not_is_refused(url: str, upstream: FaultyUpstream) -> None:
     seen = await Client(url).say("hello", x_holdfast_policy="other")
     wrong = await Client(url).say("hello", x_holdfast_compaction="sometimes")
+    large = await Client(url).say("hello", x_holdfast_budget=str(10**12 + 1))
 
-    assert (seen.status, wrong.status, upstream.requests) == (400, 400, [])
+    assert (seen.status, wrong.status, large.status, upstream.requests) == (400, 400, 400, [])
+    assert "budget: must be at most 1,000,000,000,000" in json.loads(large.body)["error"]["message"]
     assert "none is called 'other'; there are default" in json.loads(seen.body)["error"]["message"]
     assert await control(url, "settings", "GET") == 404
 

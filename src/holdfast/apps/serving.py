@@ -77,7 +77,8 @@ def page_cursor(text: str | None) -> tuple[int, str] | None:
     if not text:
         return None
     time, _, session = text.partition(":")
-    if not time.isascii() or not time.isdecimal() or len(time) > MAX_TIME_DIGITS or not session:
+    is_time = time.isascii() and time.isdecimal() and len(time) <= MAX_TIME_DIGITS
+    if not is_time or not session or "\0" in session:
         raise MalformedInputError("after", f"must be the `next` of the page before, not {text!r:.40}")
     return int(time), session
 

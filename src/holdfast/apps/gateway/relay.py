@@ -317,7 +317,7 @@ class Relay:
             return await self._pass_through(call)
         try:
             call.governing = requested_governing(call.headers, destination.policy)
-            self._recorder.governor.check_policy(call.governing.choice)
+            self._recorder.governor.check_choice(call.governing.choice)
         except SettingsError as error:
             return await self._refuse(call, 400, str(error))
         try:

@@ -24,6 +24,7 @@ from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessi
 from holdfast.apps.gateway.recording.recall_rounds import RECALL_DEFINITIONS, has_one_choice, tools_with_recall
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.core.planning.policy import PRESETS, Policy, policy_named
+from holdfast.core.planning.situation import MAX_LIMIT
 from holdfast.errors import (
     CannotFitError,
     CompactionError,
@@ -116,13 +117,15 @@ class Governor:
         self.queue, self._queue_here = queue, here
 
     async def choose(self, opened: OpenSession, choice: GoverningChoice) -> None:
-        """Govern a session in another way from now on; raises `SettingsError` for a policy that there is not."""
-        self.check_policy(choice)
+        """Govern a session in another way from now on; raises `SettingsError` for what is not possible."""
+        self.check_choice(choice)
         opened.choice = choice
         await self._sessions.store_governing(opened)
 
-    def check_policy(self, choice: GoverningChoice) -> None:
-        """Check that there is a policy of that name."""
+    def check_choice(self, choice: GoverningChoice) -> None:
+        """Check that there is a policy of that name, and that no session would refuse the budget."""
+        if choice.budget is not None and choice.budget > MAX_LIMIT:
+            raise SettingsError("budget", f"must be at most {MAX_LIMIT:,}")
         if choice.policy is not None and choice.policy not in self.policies:
             known = ", ".join(self.policies)
             raise SettingsError("policy", f"none is called {choice.policy!r:.60}; there are {known}")
