@@ -487,6 +487,29 @@ async def test_a_database_without_an_encoding_returns_texts_as_they_were(own_ser
     assert found == ([("日本", 1)], [message_record("日本")], [("日本", 0)], value, {"größe": value}, b"content")
 
 
+@pytest.mark.parametrize("setting", ["standard_conforming_strings = off", "client_encoding = 'LATIN1'"])
+async def test_no_setting_of_the_server_changes_what_is_stored(new_database: Callable[[], str], setting: str) -> None:
+    url = new_database()
+    set_default(url, setting)
+    records = [message_record(f"日本 \\ ' \" {number}") for number in range(40)]
+    store = PostgresStore(url)
+
+    await store.append("日本 \\", records, after=0, time_ms=NOW_MS)
+    digest = await store.put_blob(b"\\x00\0")
+    await store.append("日本 \\", records[:1], after=40, time_ms=NOW_MS)
+    await store.append("日本 \\", records, after=41, time_ms=NOW_MS, blobs=[digest])
+    await store.put_value("größe \\", records[0])
+    found = (
+        [one.record for one in await store.read("日本 \\")],
+        [one.id for one in await store.sessions()],
+        await store.get_blob(digest),
+        await store.values("größe"),
+    )
+    await store.close()
+
+    assert found == ([*records, records[0], *records], ["日本 \\"], b"\\x00\0", {"größe \\": records[0]})
+
+
 async def test_the_id_of_a_session_that_no_index_can_hold_is_named_with_what_to_do(
     new_database: Callable[[], str],
 ) -> None:

@@ -274,9 +274,7 @@ class PostgresPool:
         others = {option: value for option, value in POSTGRES_CONNECT_DEFAULTS.items() if option not in named}
         connection = await _Connection.connect(make_conninfo(self._url, **others), autocommit=True)
         try:
-            if connection.info.parameter_status("client_encoding") == "SQL_ASCII":
-                # Such a database stores bytes as they come; without this the driver would return bytes for texts.
-                await connection.execute("SELECT set_config('client_encoding', 'UTF8', false)")
+            await _make_values_exact(connection)
             await _strengthen_settings(connection)
             await _create_tables(connection)
             if self._builds_indexes and self._indexing is None and not self._has_indexes:
@@ -339,6 +337,24 @@ async def _attempt(connection: Connection, action: Callable[[Cursor], Awaitable[
             if settings:
                 await _set(connection, settings, is_local=True)
             return await action(cursor)
+
+
+async def _make_values_exact(connection: Connection) -> None:
+    """Replace those settings that would change texts and bytes on their way. PgBouncer keeps both for each client."""
+    status = connection.info.parameter_status
+    # A database without an encoding stores bytes as they come, and the driver would return bytes for texts.
+    has_every_text = status("server_encoding") in {"UTF8", "SQL_ASCII"}
+    settings = [
+        (name, value)
+        for name, is_wrong, value in (
+            ("client_encoding", has_every_text and status("client_encoding") != "UTF8", "UTF8"),
+            # The driver would write each backslash twice.
+            ("standard_conforming_strings", status("standard_conforming_strings") == "off", "on"),
+        )
+        if is_wrong
+    ]
+    if settings:
+        await _set(connection, settings)
 
 
 async def _strengthen_settings(connection: Connection) -> None:
