@@ -9,6 +9,7 @@ from time import process_time
 
 import pytest
 
+from holdfast.apps.gateway.recording.client_forms import count_shared_contents
 from holdfast.apps.lab.identifiers import extract_identifiers
 from holdfast.core.ledger import constraints
 from holdfast.core.ledger.constraints import Constraints, matches_cue
@@ -17,6 +18,7 @@ from holdfast.core.planning.rules.default import without_durations
 from holdfast.core.recall.answer import looks_like_heading
 from holdfast.errors import MalformedInputError
 from holdfast.stores.jsonl import load_bytes
+from holdfast.wire.equivalence import essential_gemini_content
 
 GENEROUS_S = 10
 """Of processor time, for what takes less than one: the old patterns took minutes."""
@@ -142,3 +144,15 @@ def test_a_file_of_beginnings_is_refused_in_time_that_grows_with_it(line: bytes)
         load_bytes(line * (200_000 // len(line)))
 
     assert process_time() - started < GENEROUS_S
+
+
+def test_a_content_of_many_parts_is_compared_in_linear_time() -> None:
+    chunks = [{"role": "model", "parts": [{"text": "word" * 250}]} for _ in range(20_000)]
+    whole = {"role": "model", "parts": [part for content in chunks for part in content["parts"]]}
+    began = process_time()
+
+    [part] = essential_gemini_content(whole)["parts"]
+    shared = count_shared_contents([whole], [*chunks, chunks[0]])
+
+    assert (len(part["text"]), shared) == (20_000_000, (1, 20_000))
+    assert process_time() - began < GENEROUS_S

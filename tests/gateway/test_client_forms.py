@@ -1,6 +1,7 @@
 """Answers that a client has in another form than the log: joined with their beginning, or with a call that was cut."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream
 from holdfast.wire.answers import Wire
 
 Json = dict[str, Any]
+WORDS = "word " * 120
 WIRES: tuple[Wire, ...] = ("anthropic", "openai-chat", "gemini")
 PATHS: dict[Wire, str] = {
     "anthropic": "/v1/messages",
@@ -129,9 +131,10 @@ async def test_an_answer_that_is_continued_twice_and_joined_each_time_never_goes
     await client.recorder.close()
 
 
-async def test_another_answer_to_the_same_beginning_takes_the_place_of_the_first_one() -> None:
-    client = Client(Recorder(MemoryStore()), "anthropic")
-    prompt, begun = said("anthropic", "user", "in JSON"), said("anthropic", "assistant", "{")
+@pytest.mark.parametrize("wire", WIRES)
+async def test_another_answer_to_the_same_beginning_takes_the_place_of_the_first_one(wire: Wire) -> None:
+    client = Client(Recorder(MemoryStore()), wire)
+    prompt, begun = said(wire, "user", "in JSON"), said(wire, "assistant", "{")
 
     await client.ask('"a": 1}', prompt, begun)
     await client.ask('"a": 2}', prompt, begun, number=2)
@@ -141,19 +144,17 @@ async def test_another_answer_to_the_same_beginning_takes_the_place_of_the_first
     await client.recorder.close()
 
 
-async def test_an_answer_that_the_client_edits_after_its_beginning_is_an_edit() -> None:
-    client = Client(Recorder(MemoryStore()), "anthropic")
-    prompt, begun = said("anthropic", "user", "in JSON"), said("anthropic", "assistant", "{")
+@pytest.mark.parametrize("wire", WIRES)
+async def test_an_answer_that_the_client_edits_after_its_beginning_is_an_edit(wire: Wire) -> None:
+    client = Client(Recorder(MemoryStore()), wire)
+    prompt, begun = said(wire, "user", "in JSON"), said(wire, "assistant", "{")
 
     await client.ask('"a": 1}', prompt, begun)
-    await client.ask("yes", prompt, said("anthropic", "assistant", '{"a": 7}'), said("anthropic", "user", "sure?"))
+    await client.ask("yes", prompt, said(wire, "assistant", '{"a": 7}'), said(wire, "user", "sure?"))
 
     natives, rewinds = await client.log()
     assert (texts_in(natives), rewinds) == (["in JSON", '{"a": 7}', "sure?", "yes"], 1)
     await client.recorder.close()
-
-
-WORDS = "word " * 120
 
 
 async def test_a_joined_answer_is_sent_once_when_other_messages_are_compacted() -> None:
@@ -177,6 +178,144 @@ async def test_a_joined_answer_is_sent_once_when_other_messages_are_compacted() 
     assert len(sent[-1]["messages"]) < len(listed)
     async with recorder.session("talk") as opened:
         assert not any(isinstance(event, log.Rewound) for event in await opened.session.events())
+    await recorder.close()
+
+
+# Chunks.
+
+
+def chunk(*parts: Json) -> Json:
+    return {"role": "model", "parts": [*parts]}
+
+
+def called(name: str, given_id: str | None = None) -> Json:
+    call = {"name": name, "args": {"path": "src/a.py"}} | ({"id": given_id} if given_id else {})
+    return {"functionCall": call, "thoughtSignature": "c2lnbmVk"}
+
+
+def returned(*names: str, given_ids: Sequence[str] = ()) -> Json:
+    results = [{"name": name, "response": {"output": WORDS}} for name in names]
+    results = [one | {"id": given} for one, given in zip(results, given_ids, strict=True)] if given_ids else results
+    return {"role": "user", "parts": [{"functionResponse": one} for one in results]}
+
+
+async def answer_in_chunks(exchange: Exchange, *contents: Json) -> None:
+    """Answer a request in chunks of Gemini."""
+    candidates = [{"content": one} for one in contents] + [{"finishReason": "STOP"}]
+    for one in candidates:
+        exchange.feed(event_bytes("", {"candidates": [one]}))
+    await exchange.finish("complete", 200)
+
+
+async def test_a_content_that_a_client_adds_to_an_answer_in_chunks_follows_it_in_the_log() -> None:
+    client = Client(Recorder(MemoryStore()), "gemini")
+    listed, chunks = [said("gemini", "user", "hi")], [chunk({"text": "Hel"}), chunk({"text": "lo"})]
+
+    await answer_in_chunks(await client.send(*listed), *chunks)
+    listed += [*chunks, said("gemini", "assistant", "I mean: "), said("gemini", "user", "more")]
+    await client.ask("Yes.", *listed)
+    listed += [said("gemini", "assistant", "Yes."), said("gemini", "user", "sure?")]
+    await client.ask("No.", *listed)
+
+    natives, rewinds = await client.log()
+    assert (texts_in(natives), rewinds) == (["hi", "Hello", "I mean: ", "more", "Yes.", "sure?", "No."], 0)
+    await client.recorder.close()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["", "restarted"])
+async def test_an_answer_in_chunks_that_the_client_edits_is_recorded_again_from_there(*, is_restarted: bool) -> None:
+    store = MemoryStore()
+    client = Client(Recorder(store), "gemini")
+    first, chunks = said("gemini", "user", "hi"), [chunk({"text": "Hel"}), chunk({"text": "lo"})]
+    await answer_in_chunks(await client.send(first), *chunks)
+    await answer_in_chunks(await client.send(first, *chunks, said("gemini", "user", "more")), *chunks)
+
+    if is_restarted:
+        await client.recorder.close()
+        client.recorder = Recorder(store)
+    edited = [first, chunks[0], chunk({"text": "p"}), said("gemini", "user", "more")]
+    await answer_in_chunks(await client.send(*edited), *chunks)
+
+    natives, rewinds = await client.log()
+    assert (texts_in(natives), rewinds) == (["hi", "Help", "more", "Hello"], 1)
+    await client.recorder.close()
+
+
+async def test_two_prompts_and_answers_that_say_the_same_are_both_recorded() -> None:
+    client = Client(Recorder(MemoryStore()), "gemini", None)
+    turn = [said("gemini", "user", "again"), chunk({"text": "O"}), chunk({"text": "k"})]
+
+    for count in range(3):
+        await answer_in_chunks(await client.send(*turn * count, turn[0]), *turn[1:])
+
+    natives, rewinds = await client.log()
+    assert (texts_in(natives), rewinds) == (["again", "Ok"] * 3, 0)
+    await client.recorder.close()
+
+
+async def test_a_call_whose_arguments_come_in_chunks_is_the_same_call_in_these_chunks() -> None:
+    client = Client(Recorder(MemoryStore()), "gemini", None)
+    pieces = [{"jsonPath": "$.path", "stringValue": one, "willContinue": True} for one in ("src/", "a.py")]
+    chunks = [
+        chunk({"functionCall": {"name": "read", "willContinue": True}, "thoughtSignature": "c2lnbmVk"}),
+        *(chunk({"functionCall": {"partialArgs": [piece], "willContinue": True}}) for piece in pieces),
+        chunk({"functionCall": {}}),
+    ]
+    prompt = said("gemini", "user", "read it")
+
+    await answer_in_chunks(await client.send(prompt), *chunks)
+    await client.ask("Done.", prompt, *chunks, returned("read"))
+
+    natives, rewinds = await client.log()
+    assert (natives, rewinds) == ([prompt, chunk(called("read")), returned("read"), chunk({"text": "Done."})], 0)
+    await client.recorder.close()
+
+
+async def test_chunks_of_a_list_that_no_gateway_has_seen_are_recorded_as_one_answer() -> None:
+    client = Client(Recorder(MemoryStore()), "gemini")
+    chunks = [chunk({"text": "I look."}), chunk(called("read")), chunk(called("run")), chunk({"text": ""})]
+    listed = [said("gemini", "user", "look"), *chunks, returned("read", "run")]
+
+    await client.ask("Yes.", *listed)
+    await client.ask("No.", *listed, said("gemini", "assistant", "Yes."), said("gemini", "user", "sure?"), number=2)
+
+    natives, rewinds = await client.log()
+    answer = chunk({"text": "I look."}, called("read"), called("run"), {"text": ""})
+    answered = [
+        said("gemini", "assistant", "Yes."),
+        said("gemini", "user", "sure?"),
+        said("gemini", "assistant", "No."),
+    ]
+    assert (natives, rewinds) == ([listed[0], answer, listed[-1], *answered], 0)
+    await client.recorder.close()
+
+
+@pytest.mark.parametrize("gives_ids", [False, True], ids=["", "with ids of the client"])
+async def test_calls_in_chunks_and_their_results_are_sent_together_when_others_are_compacted(
+    *, gives_ids: bool
+) -> None:
+    recorder, listed, sent = Recorder(MemoryStore(), budget=2_000), list[Json](), list[list[Json]]()
+    for number in range(12):
+        listed.append(said("gemini", "user", f"prompt {number}: {WORDS}"))
+        chunks = [[chunk({"text": "I look."}), chunk(called("read")), chunk(called("run"))], [chunk({"text": "Done."})]]
+        for answer in chunks:
+            body = json.dumps({"contents": listed}).encode()
+            exchange = await recorder.receive(ClientRequest("gemini", PATHS["gemini"], "talk", {}, body, "", "x"))
+            sent.append(json.loads(exchange.body)["contents"])
+            await answer_in_chunks(exchange, *answer)
+            listed += answer
+            if answer is chunks[0]:
+                ids = [f"read-{number}", f"run-{number}"] if gives_ids else []
+                listed[-2:] = [chunk(called(*one)) for one in zip(("read", "run"), ids or (None, None), strict=True)]
+                listed.append(returned("read", "run", given_ids=ids))
+
+    call = chunk({"text": "I look."}, called("read"), called("run"))
+    compacted = [one for one in sent if not one[0]["parts"][0]["text"].startswith("prompt")]
+    assert [validate(one, "gemini") for one in compacted] == [[]] * len(compacted)
+    assert [one for one in compacted[-1] if "functionCall" in str(one)][-1:] == [call]
+    assert [one for one in compacted[-1] if "functionResponse" in str(one)][-1:] == [returned("read", "run")]
+    async with recorder.session("talk") as opened:
+        assert (len(await opened.session.messages()), len(compacted) > 4) == (48, True)
     await recorder.close()
 
 

@@ -27,6 +27,7 @@ from holdfast.apps.gateway.recording.recall_rounds import (
     tools_with_recall,
 )
 from holdfast.apps.gateway.recording.recorder import Recorder
+from holdfast.core.history.events import Rewound
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.log.sent_body import sent_body
 from holdfast.session.session import Session
@@ -539,6 +540,44 @@ async def test_the_google_library_reads_a_stream_of_two_rounds() -> None:
         usage = pieces[-1].usage_metadata
         assert usage is not None
         assert (usage.prompt_token_count, usage.candidates_token_count) == (300, 40)
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+async def test_a_chat_of_the_google_library_goes_on_after_two_rounds_and_keeps_its_prefix() -> None:
+    store, replies = MemoryStore(), [ProviderReply("Fine, I remember."), ASKS, SAYS, ProviderReply("Yes, I am.")]
+    async with between("gemini", replies, store=store) as (client, provider):
+        headers = {"x-holdfast-recall": "on"}
+        options = genai.types.HttpOptions(base_url=client.url, headers=headers)
+        async with genai.Client(api_key="x", http_options=options).aio as aio:
+            chat = aio.chats.create(model="gemini-2.5-flash")
+            for prompt in ("My boat is called Albatross.", "What is my boat called?", "Are you sure?"):
+                async for _ in await chat.send_message_stream(prompt):
+                    pass
+
+        first, again, later = (provider.list_of(number) for number in (1, 2, 3))
+        assert again[: len(first)] == first
+        assert later[: len(again)] == again
+        assert [validate(listed, "gemini") for listed in (first, again, later)] == [[], [], []]
+    [info] = await store.sessions()
+    async with Session.open(info.id, store=store) as session:
+        roles = [native["role"] for _, native in await session.numbered_messages()]
+        assert roles == ["user", "model", "user", "model", "user", "model", "user", "model"]
+        assert not any(isinstance(event, Rewound) for event in await session.events())
+
+
+async def test_the_beginning_of_an_answer_of_gemini_is_sent_once_with_the_rounds_that_follow_it() -> None:
+    async with between("gemini", [ASKS, SAYS, ProviderReply("Yes.")]) as (client, provider):
+        begun = {"role": "model", "parts": [{"text": "Well: "}]}
+        client.add_prompt("What is my boat called?")
+        client.messages.append(begun)
+        await client.send()
+        await client.prompt("Are you sure?")
+
+        again, later = provider.list_of(1), provider.list_of(2)
+        said = [part.get("text") for content in later for part in content["parts"] if content["role"] == "model"]
+        assert said == ["Well: ", ASKS.text, None, SAYS.text]
+        assert later[: len(again)] == again
+        assert validate(later, "gemini") == []
 
 
 async def test_every_round_is_on_record_with_its_bytes_and_its_cost() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.apps.gateway.recording import client_list, identity
+from holdfast.apps.gateway.recording import identity
 from holdfast.apps.gateway.recording import recorder as recording
 from holdfast.apps.gateway.recording.client_body import texts_of
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request
@@ -296,13 +296,13 @@ async def test_of_an_unnamed_list_that_goes_on_only_new_messages_are_compared(
     listed = [f"line {number}" for number in range(99)]
     await answered(recorder, chat(*listed), "Noted.")
     compared: list[object] = []
-    fingerprint = client_list.essential_fingerprint
+    fingerprint = identity.essential_fingerprint
 
     def noting(wire: Wire, native: JsonMapping) -> bytes | None:
         compared.append(native["content"])
         return fingerprint(wire, native)
 
-    monkeypatch.setattr(client_list, "essential_fingerprint", noting)
+    monkeypatch.setattr(identity, "essential_fingerprint", noting)
     session_id = await answered(recorder, chat(*listed, "Noted.", "more"), "Yes.")
 
     assert set(compared) == {"Noted.", "more", "Yes."}
@@ -447,7 +447,7 @@ async def test_gateways_that_take_turns_compare_only_what_the_others_have_added(
     recorder: Recorder, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, said, compared = Recorder(store), ["hi"], list[JsonMapping]()
-    plain = client_list.essential_fingerprint
+    plain = identity.essential_fingerprint
 
     def noted(wire: Wire, native: JsonMapping) -> bytes | None:
         compared.append(native)
@@ -455,7 +455,7 @@ async def test_gateways_that_take_turns_compare_only_what_the_others_have_added(
 
     for turn in range(6):
         if turn == 4:
-            monkeypatch.setattr(client_list, "essential_fingerprint", noted)
+            monkeypatch.setattr(identity, "essential_fingerprint", noted)
         await answered(other if turn % 2 else recorder, chat(*said, name="s"), f"Answer {turn}.")
         said += [f"Answer {turn}.", f"prompt {turn}"]
     await other.close()

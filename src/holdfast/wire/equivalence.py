@@ -74,22 +74,32 @@ def essential_gemini_content(native: Mapping[str, Any]) -> Mapping[str, Any]:
     if not is_list(parts):
         return native
     essential: list[Any] = []
+    texts: list[list[str]] = []
+    """For each part, the pieces of its text; joined one by one they would take quadratic time."""
     for part in parts:
-        if not is_mapping(part):
-            essential.append(part)
-        elif not part.get("thought"):
-            spelled = {FIELD_SPELLINGS.get(key, key): value for key, value in part.items()}
-            members = {key: _essential_member(value) for key, value in spelled.items() if key != SIGNATURE_FIELD}
-            last = essential[-1] if essential else None
-            if is_mapping(last) and isinstance(last.get("text"), str) and isinstance(members.get("text"), str):
-                essential[-1] = {**last, "text": last["text"] + members["text"]}
-            elif members and not (members == last and "functionResponse" in members):
-                essential.append(members)
+        if is_mapping(part) and part.get("thought"):
+            continue
+        members = _essential_part(part) if is_mapping(part) else part
+        text = members.get("text") if is_mapping(members) else None
+        if texts and texts[-1] and isinstance(text, str):
+            texts[-1].append(text)
+        elif members != {} and not _is_repeated_result(members, essential):
+            essential.append(members)
+            texts.append([text] if isinstance(text, str) else [])
     trimmed = [
-        {**one, "text": one["text"].strip()} if is_mapping(one) and isinstance(one.get("text"), str) else one
-        for one in essential
+        {**one, "text": "".join(pieces).strip()} if pieces else one
+        for one, pieces in zip(essential, texts, strict=True)
     ]
     return {**native, "parts": [one for one in trimmed if one != {"text": ""}]}
+
+
+def _essential_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    spelled = {FIELD_SPELLINGS.get(key, key): value for key, value in part.items()}
+    return {key: _essential_member(value) for key, value in spelled.items() if key != SIGNATURE_FIELD}
+
+
+def _is_repeated_result(part: Any, before: list[Any]) -> bool:
+    return is_mapping(part) and "functionResponse" in part and bool(before) and part == before[-1]
 
 
 def _essential_member(value: Any) -> Any:

@@ -17,10 +17,11 @@ from holdfast.apps.gateway.recording.governing import BodyExtras, extras_of
 from holdfast.apps.gateway.recording.identity import (
     Agent,
     Chain,
-    essential_fingerprint,
+    is_content_of_model,
     is_from_model,
     is_optional,
     is_prompt,
+    joined_contents,
     reasoning_key,
 )
 from holdfast.apps.gateway.recording.recall_rounds import (
@@ -49,22 +50,28 @@ class ClientList:
     body: ClientBody
     chain: Chain
     lengths: list[int]
-    """How long the chain is after each message: items that clients may leave out do not count."""
+    """How long the chain is after each message: items that clients may leave out do not count, and contents that have
+    one link together count once."""
 
     @classmethod
-    def read(cls, body: ClientBody, chain: Chain, lengths: list[int] | None = None) -> "ClientList":
+    def read(cls, body: ClientBody, chain: Chain, lengths: Sequence[int] = ()) -> "ClientList":
         """Add the messages of a body to a chain; `lengths` are those of the first messages, which it holds already."""
-        known = [] if lengths is None else lengths
-        for native in body.messages(len(known)):
-            if (fingerprint := essential_fingerprint(body.wire, native)) is not None:
-                chain.add(fingerprint, from_model=is_from_model(body.wire, native))
-            known.append(len(chain.links))
-        return cls(body, chain, known)
+        return cls(body, chain, [*lengths, *chain.extend(body.wire, body.messages(len(lengths)))])
 
     @property
     def last(self) -> JsonObject:
         """The last message."""
         return self.body.message(len(self.body.slices) - 1)
+
+    def to_record(self, first: int) -> tuple[list[JsonMapping], list[int]]:
+        """Return the messages from an index on, contents of one answer as one, and how long the chain is after each."""
+        natives, lengths = list[JsonMapping](), list[int]()
+        numbered = zip(self.body.messages(first), self.lengths[first:], strict=True)
+        for are_joined, group in groupby(numbered, lambda one: is_content_of_model(self.body.wire, one[0])):
+            pairs = list(group)
+            natives += [joined_contents([one for one, _ in pairs])] if are_joined else [one for one, _ in pairs]
+            lengths += [length for _, length in (pairs[-1:] if are_joined else pairs)]
+        return natives, lengths
 
     def first_after(self, length: int) -> int:
         """Return the index in the list of the first message after a number of messages of the chain."""
@@ -81,7 +88,7 @@ class ClientList:
         return end is not None and any(map(is_prompt, self.body.messages(self.first_after(end))))
 
 
-def without_given_ids(answer: JsonMapping, results: JsonObject) -> JsonObject:
+def without_given_ids(answer: JsonMapping, results: JsonMapping) -> JsonMapping:
     """Return Gemini's results without the ids that the client gave to calls that came without one.
 
     Gemini may send calls without ids. Some clients then give them ids in their own list, and name them in the results;
@@ -131,8 +138,10 @@ class _PlacedSlices:
         for index, after in enumerate(listed.lengths[count:], count):
             if after > before:
                 self.by_position[positions[after - 1]] = listed.body.slices[index]
+            elif is_optional(native := listed.body.message(index)):
+                self.optional.append((index, reasoning_key(native)))
             else:
-                self.optional.append((index, reasoning_key(listed.body.message(index))))
+                self.by_position[positions[after - 1]] = _NO_BYTES
             before = after
         self.slices += listed.body.slices[count:]
         self.lengths += listed.lengths[count:]
@@ -183,6 +192,8 @@ class Lane:
     def read(self, body: ClientBody) -> ClientList:
         """Return the list of a request; messages that came as the same bytes before are not parsed again."""
         lengths = self._lengths[: self.count_same(body)]
+        while lengths and body.wire == "gemini" and is_content_of_model(body.wire, body.message(len(lengths) - 1)):
+            lengths.pop()  # more of the answer may follow
         return ClientList.read(body, self.chain.first(lengths[-1] if lengths else 0), lengths)
 
     def tokens_left_out(self, prepared: Request, slices: Mapping[int, msgspec.Raw], model: str | None) -> int:
@@ -200,7 +211,7 @@ class Lane:
     def recorded_slices(self, listed: ClientList) -> Mapping[int, msgspec.Raw]:
         """Return the messages of a list as they came, by the position where each was recorded.
 
-        A message that the client has as a part of the one before has no bytes of its own.
+        A message that the client has as a part of the one before, or as several ones, has no bytes of its own.
         """
         placed = self._placed_slices(listed)
         if self.joined:
@@ -230,18 +241,18 @@ class Lane:
         """Take messages of the log into the list, as the client has them."""
         for from_model, group in groupby(numbered, lambda one: is_from_model(wire, one[1])):
             pairs = list(group)
-            if from_model:
-                self.add_answer(wire, [native for _, native in pairs], [position for position, _ in pairs])
-            for position, native in () if from_model else pairs:
-                self._add(wire, native, position)
+            if self.has_recall and not from_model:
+                self.hidden |= {place for place, native in pairs if is_recall_result(wire, native, self._recall_ids)}
+                pairs = [pair for pair in pairs if pair[0] not in self.hidden]
+            add = self.add_answer if from_model else self._add
+            add(wire, [native for _, native in pairs], [place for place, _ in pairs])
 
     def catch_up(self, wire: Wire, numbered: Sequence[tuple[int, JsonMapping]], agent: Agent | None) -> bool:
         """Take the messages of the log into the list that others have added; return False if more has changed.
 
         So a session that several gateways serve is compared from where the list ended here, and not from its beginning.
         """
-        parts = [place for place, first in self.joined.items() if first in self.positions]
-        own = sorted([*self.positions, *self.reasoning_positions.values(), *parts])
+        own = sorted([*self.positions, *self.reasoning_positions.values(), *self.joined])
         is_known = not self.has_recall and self._history is self.conversation.history
         if not is_known or [position for position, _ in numbered[: len(own)]] != own:
             return False
@@ -257,8 +268,7 @@ class Lane:
         before = self.open_answer
         if not calls and (before is None or wire == "openai-responses"):
             self.open_answer = None
-            for native, place in zip(natives, places, strict=True):
-                self._add(wire, native, place)
+            self._add(wire, natives, places)
             return
         self._recall_ids |= {call.id for call in calls}
         goes_on = bool(calls) and not has_other_calls(wire, natives)
@@ -268,7 +278,7 @@ class Lane:
                 if place in own or is_optional(native):
                     self.hidden.add(place)
                 if place not in own:
-                    self._add(wire, native, place)
+                    self._add(wire, [native], [place])
             self.open_answer = OpenAnswer(own[0], []) if goes_on else None
             return
         answer = before or OpenAnswer(places[0], [])
@@ -277,7 +287,7 @@ class Lane:
         self.open_answer = answer if goes_on else None
         if not goes_on:
             self._joined_ends[answer.position] = places[-1]
-            self._add(wire, joined_message(wire, answer.messages), answer.position)
+            self._add(wire, [joined_message(wire, answer.messages)], [answer.position])
 
     def take_form(
         self, wire: Wire, native: JsonMapping, count: int, recorded: Sequence[tuple[int, JsonMapping]]
@@ -289,11 +299,10 @@ class Lane:
         places = [place for place, _ in recorded]
         shared = self.positions.index(places[0])
         self.chain = self.chain.first(shared)
-        del self.positions[shared:]
-        self.joined = {place: first for place, first in self.joined.items() if first in self.positions}
+        self.forget(shared, places[0])
         known = bisect_right(self._lengths, shared)
         self._slices, self._lengths = self._slices[:known], self._lengths[:known]
-        self._add(wire, native, places[0])
+        self._add(wire, [native], places[:1])
         self.joined |= dict.fromkeys(places[1:count], places[0])
         self.add_recorded(wire, [(place, one) for place, one in recorded[count:]])
 
@@ -302,20 +311,23 @@ class Lane:
         first = self.positions[index]
         return [first, *(place for place, joined in self.joined.items() if joined == first)]
 
-    def _add(self, wire: Wire, native: JsonMapping, position: int) -> None:
-        if self.has_recall and is_recall_result(wire, native, self._recall_ids):
-            self.hidden.add(position)
-        elif (fingerprint := essential_fingerprint(wire, native)) is not None:
-            self.chain.add(fingerprint, from_model=is_from_model(wire, native))
-            self.positions.append(position)
-        else:
-            self.note_reasoning([native], [position])
+    def _add(self, wire: Wire, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
+        self.note_places(natives, places, self.chain.extend(wire, natives))
 
-    def note_reasoning(self, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
-        """Remember where items were recorded that have no place in the chain."""
-        for native, place in zip(natives, places, strict=True):
-            if is_optional(native):
+    def note_places(self, natives: Sequence[JsonMapping], places: Sequence[int], lengths: Sequence[int]) -> None:
+        """Remember where the last messages of the chain were recorded; `lengths` say how long it is after each."""
+        for native, place, length in zip(natives, places, lengths, strict=True):
+            if length > len(self.positions):
+                self.positions.append(place)
+            elif is_optional(native):
                 self.reasoning_positions[reasoning_key(native)] = place
+            else:
+                self.joined[place] = self.positions[-1]
+
+    def forget(self, length: int, place: int) -> None:
+        """Forget where messages were recorded, after a number of messages of the chain and from a place on."""
+        del self.positions[length:]
+        self.joined = {one: first for one, first in self.joined.items() if one < place}
 
     def count_same(self, body: ClientBody) -> int:
         """Return how many first messages of a list came as the same bytes before."""

@@ -6,6 +6,7 @@ the replacement is new. All other members of the body stay as they came, in thei
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
@@ -147,21 +148,21 @@ def governed_body(
     `slices` are the client's bytes of its messages, by the position where each was recorded; `hidden` are messages
     that the client does not have, because the gateway answered them, by their positions: with the bytes of what the
     client has instead, whose cache mark they get. `joined` are the positions of messages that the client has as a part
-    of an earlier one, each with that one's: its bytes are sent only if all parts of it are kept. With `joins`,
-    neighbors of one role become one message.
+    of an earlier one, each with that one's. With `joins`, neighbors of one role become one message.
     """
-    kept = frozenset(request.receipt.kept)
-    apart = {first for place, first in joined.items() if place not in kept or first not in kept}
+    kept, own = frozenset(request.receipt.kept), _own_slices(slices, request, joined)
     head, tail = body.around_messages(raw)
     sent: list[bytes] = [bytes(one) for one in body.leading]
     unsent, whole, last = dict(slices), list[int](), max(slices, default=None)
     replacement: tuple[int, JsonMapping] | None = None
-    for native, position in zip(request.messages, request.positions, strict=True):
-        if position in kept and position in slices and joined.get(position, position) not in apart:
-            slice_of_client = bytes(unsent.pop(position))
-            sent.append(_with_role(slice_of_client, native) if body.wire == "gemini" else slice_of_client)
+    is_own = True
+    for before, native, position in zip([None, *request.positions], request.messages, request.positions, strict=False):
+        # A client may have given ids to calls of Gemini and to their results: both are its own, or both the log's.
+        is_own = position in own and (is_own or not _has_results(native))
+        if is_own and position is not None:
+            sent.append(bytes(unsent.pop(position)))
             whole.append(position)
-        elif position is None and whole and whole[-1] == last and _is_closing(native):
+        elif position is None and before in kept and before == last and _is_closing(native):
             # The client wants its last message, the beginning of an answer, to be continued.
             continue
         elif position is None:
@@ -184,10 +185,33 @@ def governed_body(
     return head + b",".join(sent) + tail
 
 
-def _with_role(raw: bytes, native: JsonMapping) -> bytes:
-    """Return a content of Gemini with its role, which a client may leave out; a list of several needs it."""
-    content = read_json(raw)
-    return raw if not is_mapping(content) or content.get("role") else write_json({**content, "role": native["role"]})
+def has_pieces(slices: Mapping[int, msgspec.Raw]) -> bool:
+    """Return whether the client has any of its messages in pieces, so that it has no bytes of its own."""
+    return not all(memoryview(raw).nbytes for raw in slices.values())
+
+
+def _own_slices(
+    slices: Mapping[int, msgspec.Raw], request: Request, joined: Mapping[int, int]
+) -> dict[int, msgspec.Raw]:
+    """Return the client's bytes of the messages that a request has as the client does.
+
+    Others are sent as the log has them: those that the client has in several pieces, and those that it has as one
+    message of which a part is left out now, or does not follow the part before.
+    """
+    kept = frozenset(request.receipt.kept)
+    firsts = [place if place is None else joined.get(place, place) for place in request.positions]
+    following = {
+        place for place, (one, other) in zip(request.positions[1:], pairwise(firsts), strict=True) if one == other
+    }
+    changed = {
+        first for place, first in joined.items() if not kept.issuperset((place, first)) or place not in following
+    }
+    changed |= {place for place, raw in slices.items() if place not in joined and not memoryview(raw).nbytes}
+    return {place: raw for place, raw in slices.items() if place in kept and joined.get(place, place) not in changed}
+
+
+def _has_results(native: JsonMapping) -> bool:
+    return any("functionResponse" in part for part in objects_in(native.get("parts")))
 
 
 def _is_closing(native: JsonMapping) -> bool:

@@ -15,6 +15,7 @@ from holdfast.apps.gateway.recording.governing import (
     RECALL_HEADER,
     GoverningChoice,
     governed_body,
+    has_pieces,
     is_whole,
     model_of,
     with_members,
@@ -165,13 +166,14 @@ class Governor:
         tools = extras.tools if recall_tools is None else [*(extras.tools or ()), RECALL_DEFINITIONS[body.wire]]
 
         def encode(prepared: Request) -> bytes:
-            is_untouched = prepared.receipt.is_unchanged and not lane.hidden
+            is_untouched = prepared.receipt.is_unchanged and not lane.has_recall
             slices: Mapping[int, msgspec.Raw] = {} if is_untouched else lane.recorded_slices(listed)
             is_cut = not is_whole(prepared, slices)
             left_out = lane.tokens_left_out(prepared, slices, model) if slices and not is_cut else 0
             is_over = prepared.tokens.total + left_out > prepared.receipt.budget.tokens
             is_changed = is_cut or (left_out > 0 and is_over and compacts)
-            has_hidden = bool(lane.hidden) and not lane.hidden.isdisjoint(prepared.positions)
+            # What the client does not see may come any time: the messages before it stay as they were sent.
+            has_hidden = lane.has_recall and (not lane.hidden.isdisjoint(prepared.positions) or has_pieces(slices))
             changes = is_changed or has_hidden
             exchange.body = raw
             if changes:

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
+from itertools import groupby
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -26,7 +27,7 @@ from holdfast.apps.gateway.recording.client_body import ClientBody, read_json, t
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.dataclass import dataclass
 from holdfast.stores.base import Store, session_value_key
-from holdfast.wire.answers import JsonMapping, Wire
+from holdfast.wire.answers import JsonMapping, Wire, read_answer
 from holdfast.wire.formats import canonical_message
 from holdfast.wire.json_reader import is_list, is_mapping
 
@@ -346,28 +347,67 @@ def _is_result(block: JsonMapping) -> bool:
     return block.get("type") == "tool_result" or "functionResponse" in block
 
 
+def is_content_of_model(wire: Wire, native: JsonMapping) -> bool:
+    """Return whether a message is a content of Gemini's model: those that follow each other are one answer."""
+    return wire == "gemini" and is_from_model(wire, native) and not is_optional(native)
+
+
+def joined_contents(natives: Sequence[JsonMapping]) -> JsonMapping:
+    """Return contents of Gemini's model as one, as the chunks of a stream are joined."""
+    if len(natives) == 1:
+        return natives[0]
+    chunks: list[JsonMapping] = [{"content": native} for native in natives]
+    events = [{"candidates": [chunk]} for chunk in [*chunks, {"finishReason": "STOP"}]]
+    return read_answer("gemini", events).messages[0]
+
+
 @dataclass(slots=True)
 class Chain:
-    """The messages of a client's list as links of a chain, without leading system messages."""
+    """The messages of a client's list as links of a chain, without leading system messages.
+
+    Google's library sends each chunk of a streamed answer back as a content of its own. So contents of Gemini's model
+    that follow each other have one link together, which is that of the whole answer.
+    """
 
     start: bytes
     links: list[bytes] = field(default_factory=list[bytes])
     """The link after each message, which stands for it and all before it."""
     from_model: list[bool] = field(default_factory=list[bool])
+    last_contents: list[JsonMapping] = field(default_factory=list[JsonMapping])
+    """The contents that have the last link, if another one would get the same link with them."""
 
     @property
     def tip(self) -> bytes:
         """The link after the last message."""
         return self.links[-1] if self.links else self.start
 
-    def add(self, fingerprint: bytes, *, from_model: bool) -> None:
-        """Append a message."""
-        self.links.append(_digest(self.tip, fingerprint))
-        self.from_model.append(from_model)
+    def extend(self, wire: Wire, natives: Sequence[JsonMapping]) -> list[int]:
+        """Append messages, and return how many links there are after each; optional items have none."""
+        lengths: list[int] = []
+        for are_joined, group in groupby(natives, lambda native: is_content_of_model(wire, native)):
+            if are_joined:
+                contents = [*group]
+                if self.last_contents:
+                    del self.links[-1], self.from_model[-1]
+                self.last_contents += contents
+                self._add(wire, joined_contents(self.last_contents))
+                lengths += [len(self.links)] * len(contents)
+                continue
+            self.last_contents = []
+            for native in group:
+                self._add(wire, native)
+                lengths.append(len(self.links))
+        return lengths
+
+    def _add(self, wire: Wire, native: JsonMapping) -> None:
+        if (fingerprint := essential_fingerprint(wire, native)) is not None:
+            self.links.append(_digest(self.tip, fingerprint))
+            self.from_model.append(is_from_model(wire, native))
 
     def first(self, length: int) -> "Chain":
         """Return the chain of the first messages, as a new value."""
-        return Chain(self.start, self.links[:length], self.from_model[:length])
+        last = [*self.last_contents] if length == len(self.links) else []
+        return Chain(self.start, self.links[:length], self.from_model[:length], last)
 
     def answers(self) -> list[int]:
         """Return how many messages there are up to the end of each answer, the last answer first."""

@@ -16,12 +16,18 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.apps.gateway.recording.client_body import LIST_MEMBERS, ClientBody, members_of, texts_of
-from holdfast.apps.gateway.recording.client_forms import MAX_JOINED_MESSAGES, client_forms, count_joined, has_cut_calls
+from holdfast.apps.gateway.recording.client_forms import (
+    MAX_JOINED_MESSAGES,
+    client_forms,
+    count_joined,
+    count_shared_contents,
+    has_cut_calls,
+)
 from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList, Lane, OpenAnswer, without_given_ids
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request, usage_of
 from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, ConversationFinder
@@ -29,8 +35,8 @@ from holdfast.apps.gateway.recording.governing import model_of, with_members
 from holdfast.apps.gateway.recording.governor import Governor
 from holdfast.apps.gateway.recording.identity import (
     Chain,
-    essential_fingerprint,
     is_optional,
+    joined_contents,
     orders_a_summary,
     response_link,
     side_purpose_of_words,
@@ -87,6 +93,20 @@ class _Happened:
     """What a request beside the conversation is for."""
     summary: str | None = None
     """The summary of a compaction that the client has made."""
+
+
+class _Shared(NamedTuple):
+    """What a lane and a list begin with."""
+
+    length: int
+    """How many messages of the chain; the last one may be an answer of which they share only the first contents."""
+    first: int
+    """The index in the list of the first message after them."""
+    rewind_to: int | None
+    """Where the first message was recorded that the list does not have; None if it has all."""
+
+
+_NOTHING_SHARED = _Shared(0, 0, None)
 
 
 class Recorder:
@@ -239,15 +259,15 @@ class Recorder:
             lane = await opened.main_lane(reading.request.wire, reading.start)
             listed = lane.read(reading.body)
         shared = await self._take_client_forms(opened, lane, listed)
-        happened = await self._compare(reading, opened, lane, listed)
+        happened = await self._compare(reading, opened, lane, listed, shared)
         if happened.side_call:
             return self._side_call(reading, opened, happened.side_call, listed.chain)
         async with _Writing(opened, MAIN_LANE, lane):
             if opened.is_empty:
                 await self.governor.offer_recall(reading, opened, lane)
-            await self._end_answered_delegates(opened, listed, shared)
+            await self._end_answered_delegates(opened, listed, shared.length)
             if happened.summary is not None:
-                natives = [*reading.body.leading_messages(), *reading.body.messages()]
+                natives = [*reading.body.leading_messages(), *listed.to_record(0)[0]]
                 name = opened.session.history.format or _format_for(reading.body)
                 await opened.session.sync(natives, format=name, compacted=happened.summary)
                 agent = opened.lanes.pop(MAIN_LANE).agent
@@ -263,8 +283,8 @@ class Recorder:
         self._finder.note_prompt(reading, opened, listed)
         return exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane), self.sessions)
 
-    async def _take_client_forms(self, opened: OpenSession, lane: Lane, listed: ClientList) -> int:
-        """Return how many messages a lane shares with a list, after it took answers as the client has them.
+    async def _take_client_forms(self, opened: OpenSession, lane: Lane, listed: ClientList) -> _Shared:
+        """Return what a lane shares with a list, after it took answers as the client has them.
 
         Each form that it takes is one message more that it shares.
         """
@@ -273,14 +293,27 @@ class Recorder:
             shared = lane.chain.shared_length(listed.chain)
             is_answer = shared < min(len(lane.chain.links), len(listed.chain.links)) and lane.chain.from_model[shared]
             if not is_answer or lane.has_recall:
-                return shared
+                return _shared_messages(lane, listed, shared)
+            if wire == "gemini":
+                return await self._with_shared_contents(opened, lane, listed, shared)
             stop = min(lane.chain.end_of_answer(shared), shared + MAX_JOINED_MESSAGES)
             run = await self._recorded(opened, lane, shared, stop)
             native = listed.body.message(listed.first_after(shared))
             count = count_joined(wire, [one for _, one in run], native)
             if not count:
-                return shared
+                return _shared_messages(lane, listed, shared)
             lane.take_form(wire, native, count, await self._recorded(opened, lane, shared, len(lane.positions)))
+
+    async def _with_shared_contents(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> _Shared:
+        """Return what a lane shares with a list: so many messages, and contents of the answer that follows them."""
+        run = await self._recorded(opened, lane, shared, shared + 1)
+        first, stop = listed.first_after(shared), listed.first_after(shared + 1)
+        given = listed.body.messages(first, stop) if listed.chain.from_model[shared] else []
+        count, given_count = count_shared_contents([native for _, native in run], given)
+        if not count:
+            return _shared_messages(lane, listed, shared)
+        rest = [place for place, _ in run[count:]] or lane.positions[shared + 1 :]
+        return _Shared(shared + 1, first + given_count, rest[0] if rest else None)
 
     async def _recorded(
         self, opened: OpenSession, lane: Lane, start: int, stop: int
@@ -289,55 +322,53 @@ class Recorder:
         places = [place for index in range(start, stop) for place in lane.parts_at(index)]
         return [(place, native) for place in places for native in await opened.session.messages_at(place)]
 
-    async def _go_on(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
+    async def _go_on(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: _Shared) -> None:
         """Make the log of the main agent the same as its list: go back to where they differ, and record the rest."""
-        if shared < len(lane.chain.links):
-            await opened.session.rewind(to=lane.positions[shared])
+        if shared.rewind_to is not None:
+            await opened.session.rewind(to=shared.rewind_to)
+            lane.forget(shared.length, shared.rewind_to)
         elif lane.open_answer is not None:
             await opened.session.rewind(to=lane.open_answer.position)
         lane.open_answer = None
         await self._append(opened, lane, listed, shared)
 
-    async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> None:
+    async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: _Shared) -> None:
         """Record the messages of a list after those that the lane shares with it."""
-        first = listed.first_after(shared)
         leading = listed.body.leading_messages() if opened.is_empty else []
-        natives = [*leading, *listed.body.messages(first)]
-        if listed.body.wire == "gemini" and shared and natives:
-            [answer] = await opened.session.messages_at(lane.parts_at(shared - 1)[-1])
-            natives[0] = without_given_ids(answer, natives[0])
-        name = opened.session.history.format or _format_for(listed.body)
-        places = await lane.conversation.record(natives, format=name) if natives else range(0)
-        lane.note_reasoning(natives[len(leading) :], places[len(leading) :])
-        lengths = listed.lengths[first:]
-        numbered = zip(places[len(leading) :], [shared, *lengths], lengths, strict=False)
+        natives, lengths = listed.to_record(shared.first)
+        if listed.body.wire == "gemini" and shared.length and natives:
+            answer = await self._recorded(opened, lane, shared.length - 1, shared.length)
+            natives[0] = without_given_ids(joined_contents([native for _, native in answer]), natives[0])
+        name, recorded = opened.session.history.format or _format_for(listed.body), [*leading, *natives]
+        places = await lane.conversation.record(recorded, format=name) if recorded else range(0)
         lane.chain = listed.chain
-        del lane.positions[shared:]
-        lane.positions += [place for place, before, after in numbered if after > before]
+        lane.note_places(natives, places[len(leading) :], lengths)
 
-    async def _compare(self, reading: ReadRequest, opened: OpenSession, lane: Lane, listed: ClientList) -> _Happened:
+    async def _compare(
+        self, reading: ReadRequest, opened: OpenSession, lane: Lane, listed: ClientList, shared: _Shared
+    ) -> _Happened:
         """Return what a list says has happened since the last one."""
         body, signals, chain = reading.body, reading.signals, listed.chain
-        shared, recorded = lane.chain.shared_length(chain), len(lane.chain.links)
+        recorded, has_all = len(lane.chain.links), shared.rewind_to is None
         if signals.purpose:
             return _Happened(side_call=signals.purpose)
         if not recorded:
             return _Happened(side_call=side_purpose_of_words(body))
         if lane.is_other_agent(body) and not listed.has_prompt_after(opened.side_tips):
-            return _Happened(side_call=side_purpose_of_words(body) or ("memory" if shared == recorded else "other"))
+            return _Happened(side_call=side_purpose_of_words(body) or ("memory" if has_all else "other"))
         is_order = orders_a_summary(listed.last)
-        if shared == recorded:
+        if has_all:
             return _Happened(side_call="summary" if is_order and len(chain.links) > recorded else None)
         if is_order:
             return _Happened(side_call="summary")
-        summaries, text = opened.session.history.session_state.client_summaries, listed.text_after(shared)
+        summaries, text = opened.session.history.session_state.client_summaries, listed.text_after(shared.length)
         if found := client_summary_in(text, summaries):
             return _Happened(summary=found)
         if signals.has_compacted or (signals.window and opened.window not in {None, signals.window}):
             return _Happened(summary=summaries[-1] if summaries else text)
         if await self._adds_an_order(opened, lane, listed):
             return _Happened(side_call="summary")
-        return _Happened(side_call="other" if lane.in_flight and len(chain.links) > shared else None)
+        return _Happened(side_call="other" if lane.in_flight and len(chain.links) > shared.length else None)
 
     async def _adds_an_order(self, opened: OpenSession, lane: Lane, listed: ClientList) -> bool:
         """Return whether a list ends with an earlier recorded message to which an order was added.
@@ -362,7 +393,7 @@ class Recorder:
         async with _Writing(opened, MAIN_LANE, lane):
             if opened.is_empty:
                 await self.governor.offer_recall(reading, opened, lane)
-            await self._go_on(opened, lane, listed, shared)
+            await self._go_on(opened, lane, listed, _shared_messages(lane, listed, shared))
             saving = self._remember_client(reading, opened, lane)
         if saving:
             await saving
@@ -409,8 +440,8 @@ class Recorder:
         listed = lane.read(body) if lane else ClientList.read(body, Chain(reading.start))
         if signals.purpose:
             return self._side_call(reading, opened, signals.purpose, listed.chain)
-        shared = await self._take_client_forms(opened, lane, listed) if lane else 0
-        if lane is None or shared < len(lane.chain.links):
+        shared = await self._take_client_forms(opened, lane, listed) if lane else _NOTHING_SHARED
+        if lane is None or shared.rewind_to is not None:
             # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
             task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
             # What the main agent hears of it unasked is in the list of its client.
@@ -418,7 +449,7 @@ class Recorder:
                 signals.agent_type, task=task, sees=SEES_NOTHING, main_sees="recall", adds_task_message=False
             )
             lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
-            shared = 0
+            shared = _NOTHING_SHARED
         async with _Writing(opened, name, lane):
             opened.lanes[name] = lane
             await self._append(opened, lane, listed, shared)
@@ -477,9 +508,7 @@ class Recorder:
         recorded = await self._recorded(sink.opened, lane, start, stop)
         for form in client_forms(wire, [native for _, native in recorded]):
             chain = lane.chain.first(start)
-            for native in form:
-                if (fingerprint := essential_fingerprint(wire, native)) is not None:
-                    chain.add(fingerprint, from_model=True)
+            chain.extend(wire, form)
             links.append(chain.tip)
         return links
 
@@ -561,9 +590,7 @@ class Recorder:
         text = answer_text(answer)
         if sink.purpose == "summary" and text:
             self._finder.note_summary(sink.reading.request, opened.id, text)
-        for native in answer.messages:
-            if (fingerprint := essential_fingerprint(wire, native)) is not None:
-                sink.chain.add(fingerprint, from_model=True)
+        sink.chain.extend(wire, answer.messages)
         opened.side_tips.append(sink.chain.tip)
 
     def _remember_client(self, reading: ReadRequest, opened: OpenSession, lane: Lane) -> asyncio.Task[None] | None:
@@ -724,6 +751,12 @@ def _continued_body(raw: bytes, reading: ReadRequest, natives: Sequence[JsonMapp
         natives = [one for one in natives if not is_optional(one) or one.get("encrypted_content")]
     listed = bytes(members_of(raw)[member])
     return with_members(raw, {member: with_messages(reading.request.wire, listed, natives)})
+
+
+def _shared_messages(lane: Lane, listed: ClientList, length: int) -> _Shared:
+    """Return what a lane and a list share that begin with so many messages of the chain."""
+    rest = lane.positions[length:]
+    return _Shared(length, listed.first_after(length), rest[0] if rest else None)
 
 
 def _place_of(answer: OpenAnswer | None) -> int | None:
