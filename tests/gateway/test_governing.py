@@ -267,6 +267,21 @@ async def test_what_only_a_repair_would_put_elsewhere_goes_on_as_the_client_sent
         assert "x-holdfast-compacted" not in exchange.headers
 
 
+async def test_a_content_without_a_role_is_the_users_in_a_compacted_list() -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, "gemini")
+    exchange = await talk.ask(WORDS)
+    while not exchange.is_compacted:
+        exchange = await talk.ask(WORDS)
+    talk.messages.append({"parts": [{"text": "by the way"}]})
+    exchange = await talk.ask("and now?")
+    await recorder.close()
+
+    listed = json.loads(exchange.body)["contents"]
+    assert {"role": "user", "parts": [{"text": "by the way"}]} in listed
+    assert validate(listed, "gemini-2") == []
+
+
 @pytest.mark.parametrize("wire", PATHS)
 async def test_what_is_beside_the_messages_keeps_its_bytes(wire: Wire) -> None:
     recorder = Recorder(MemoryStore(), budget=BUDGET)

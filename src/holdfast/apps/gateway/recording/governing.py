@@ -158,7 +158,7 @@ def governed_body(
     is_own = True
     for before, native, position in zip([None, *request.positions], request.messages, request.positions, strict=False):
         # A client may have given ids to calls of Gemini and to their results: both are its own, or both the log's.
-        is_own = position in own and (is_own or not _has_results(native))
+        is_own = position in own and (is_own or not _has_results(native)) and not _lacks_role(body.wire, own[position])
         if is_own and position is not None:
             sent.append(bytes(unsent.pop(position)))
             whole.append(position)
@@ -212,6 +212,12 @@ def _own_slices(
 
 def _has_results(native: JsonMapping) -> bool:
     return any("functionResponse" in part for part in objects_in(native.get("parts")))
+
+
+def _lacks_role(wire: Wire, raw: msgspec.Raw) -> bool:
+    """Return whether a message is a content of Gemini without a role, which only a list of one may have."""
+    content = bytes(raw) if wire == "gemini" else b""
+    return bool(content) and b'"role"' not in content
 
 
 def _is_closing(native: JsonMapping) -> bool:
