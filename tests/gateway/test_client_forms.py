@@ -11,6 +11,7 @@ from holdfast.apps.gateway.recording.client_body import LIST_MEMBERS
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
+from holdfast.errors import RecordingError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events
 from holdfast.wire.answers import Wire
@@ -287,6 +288,18 @@ async def test_chunks_of_a_list_that_no_gateway_has_seen_are_recorded_as_one_ans
         said("gemini", "assistant", "No."),
     ]
     assert (natives, rewinds) == ([listed[0], answer, listed[-1], *answered], 0)
+    await client.recorder.close()
+
+
+@pytest.mark.parametrize("parts", [True, ["text"], [{"text": 5}]], ids=str)
+async def test_a_content_that_breaks_the_rules_is_not_hidden_by_the_chunks_beside_it(parts: object) -> None:
+    client = Client(Recorder(MemoryStore()), "gemini")
+    prompt, chunks = said("gemini", "user", "hi"), [chunk({"text": "Hel"}), chunk({"text": "lo"})]
+    await answer_in_chunks(await client.send(prompt), *chunks)
+
+    with pytest.raises(RecordingError, match=r"parts.*must be"):
+        await client.send(prompt, *chunks, {"role": "model", "parts": parts}, said("gemini", "user", "more"))
+
     await client.recorder.close()
 
 

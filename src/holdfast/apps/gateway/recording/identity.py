@@ -348,8 +348,18 @@ def _is_result(block: JsonMapping) -> bool:
 
 
 def is_content_of_model(wire: Wire, native: JsonMapping) -> bool:
-    """Return whether a message is a content of Gemini's model: those that follow each other are one answer."""
-    return wire == "gemini" and is_from_model(wire, native) and not is_optional(native)
+    """Return whether a message is a content of Gemini's model: those that follow each other are one answer.
+
+    One that breaks the rules of its format is left as it is: it would be hidden by the others.
+    """
+    if wire != "gemini" or not is_from_model(wire, native) or is_optional(native):
+        return False
+    parts = native.get("parts")
+    return parts is None or (is_list(parts) and all(map(_is_joinable, parts)))
+
+
+def _is_joinable(part: object) -> bool:
+    return is_mapping(part) and isinstance(part.get("text", ""), str) and is_mapping(part.get("functionCall", {}))
 
 
 def joined_contents(natives: Sequence[JsonMapping]) -> JsonMapping:
