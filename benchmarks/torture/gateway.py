@@ -53,6 +53,7 @@ LISTS: Mapping[Wire, str] = {
     "anthropic": "messages",
     "gemini": "contents",
 }
+MAX_EXACT_DIGITS = 18
 EXCUSES = ("not governed: ", "not compacted: ")
 """What a gateway may say about a request that it has recorded: it cannot be governed, or compacting had no effect."""
 EDITS = ["grow", "grow", "grow", "edit", "drop", "swap", "double", "rewind", "restart", "again"]
@@ -316,11 +317,16 @@ def _prompt(wire: Wire, text: object) -> JsonMessage:
 def _list_in(body: bytes, wire: Wire) -> list[Any] | None:
     """Return the list of a body; None if it has none."""
     with suppress(ValueError, RecursionError):
-        value = json.loads(body, parse_constant=_refuse_constant, parse_int=float)
+        value = json.loads(body, parse_constant=_refuse_constant, parse_int=_read_whole_number)
         if isinstance(value, dict):
             listed = cast("dict[str, Any]", value).get(LISTS[wire])
             return cast("list[Any]", listed) if isinstance(listed, list) else None
     return None
+
+
+def _read_whole_number(digits: str) -> float:
+    """Return a number as it is, so that it is counted as it is; one that 64 bits cannot hold is not exact."""
+    return int(digits) if len(digits) <= MAX_EXACT_DIGITS else float(digits)
 
 
 def _refuse_constant(name: str) -> float:
