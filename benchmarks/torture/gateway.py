@@ -54,8 +54,9 @@ LISTS: Mapping[Wire, str] = {
     "gemini": "contents",
 }
 MAX_EXACT_DIGITS = 18
-EXCUSES = ("not governed: ", "not compacted: ")
-"""What a gateway may say about a request that it has recorded: it cannot be governed, or compacting had no effect."""
+EXCUSES = ("not governed: ", "not compacted: ", "over budget: ")
+"""What a gateway may say about a request that it has recorded: it cannot be governed, compacting had no effect, or it
+is too long and nobody has approved a compaction."""
 EDITS = ["grow", "grow", "grow", "edit", "drop", "swap", "double", "rewind", "restart", "again"]
 REFUSALS = [
     (400, b'{"error":{"message":"maximum context length is 900 tokens","code":"context_length_exceeded"}}'),

@@ -216,8 +216,9 @@ def _has_results(native: JsonMapping) -> bool:
 
 def _lacks_role(wire: Wire, raw: msgspec.Raw) -> bool:
     """Return whether a message is a content of Gemini without a role, which only a list of one may have."""
-    content = bytes(raw) if wire == "gemini" else b""
-    return bool(content) and b'"role"' not in content
+    if wire != "gemini" or not memoryview(raw).nbytes:
+        return False
+    return not read_json(members_of(bytes(raw)).get("role", b"null"))
 
 
 def _is_closing(native: JsonMapping) -> bool:
