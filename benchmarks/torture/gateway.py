@@ -53,10 +53,9 @@ LISTS: Mapping[Wire, str] = {
     "anthropic": "messages",
     "gemini": "contents",
 }
-MAX_EXACT_DIGITS = 18
 EXCUSES = ("not governed: ", "not compacted: ", "over budget: ")
 """What a gateway may say about a request that it has recorded: it cannot be governed, compacting had no effect, or it
-is too long and nobody has approved a compaction."""
+is over its budget because nothing fits, or because somebody else is to compact."""
 EDITS = ["grow", "grow", "grow", "edit", "drop", "swap", "double", "rewind", "restart", "again"]
 REFUSALS = [
     (400, b'{"error":{"message":"maximum context length is 900 tokens","code":"context_length_exceeded"}}'),
@@ -256,13 +255,15 @@ class HostileClient:
         """Check that the provider got the client's bytes, or a valid list within the budget."""
         if seen.headers.get("x-holdfast-compacted") != "1":
             assert seen.status != 200 or arrived == body, "nothing was compacted, but other bytes arrived"
-        if "x-holdfast-tokens" not in seen.headers or "x-holdfast-error" in seen.headers:
+        problem = seen.headers.get("x-holdfast-error", "")
+        is_left_to_somebody = problem.startswith("over budget: ") and "and compaction is" in problem
+        if "x-holdfast-tokens" not in seen.headers or (problem and not is_left_to_somebody):
             return
         listed, budget = _list_in(arrived, self.wire), int(seen.headers["x-holdfast-budget"])
         if listed is None or not _is_allowed(listed, FORMATS[self.wire]):
             return  # what it says cannot be read here; the gateway reads no reasoning, so it takes one of any shape
         # A compaction that waits for somebody's approval is named, and until then all goes on as it came.
-        is_due = seen.headers.get("x-holdfast-compaction") == "due"
+        is_due = is_left_to_somebody or seen.headers.get("x-holdfast-compaction") == "due"
         assert (is_due and arrived == body) or count_tokens(listed, FORMATS[self.wire]) <= budget, "over budget"
         # The tool that a client asks for by a header changes the body too.
         has_recall = self.recalls or seen.headers.get("x-holdfast-recall") == "on"
