@@ -53,6 +53,7 @@ LISTS: Mapping[Wire, str] = {
     "anthropic": "messages",
     "gemini": "contents",
 }
+MAX_EXACT_DIGITS = 18
 EXCUSES = ("not governed: ", "not compacted: ", "over budget: ")
 """What a gateway may say about a request that it has recorded: it cannot be governed, compacting had no effect, or it
 is over its budget because nothing fits, or because somebody else is to compact."""

@@ -245,6 +245,25 @@ async def test_a_rejected_statement_is_not_reported_as_a_lost_server(new_databas
     await store.close()
 
 
+async def test_new_words_are_put_into_the_index_while_nobody_waits(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    store = PostgresStore(url)
+    text = " ".join(f"word{number}" for number in range(1_000))
+    waiting: list[int] = []
+    for length in range(6):
+        await store.append("s", [message_record("a")], after=length, time_ms=NOW_MS, index=[IndexEntry(length, text)])
+        await store.close()  # what is under way is finished
+        if length in (0, 5):
+            with psycopg.connect(url, autocommit=True) as other:
+                query = "SELECT gin_clean_pending_list('holdfast.words_by_body')"
+                waiting.append((other.execute(query).fetchone() or (0,))[0])
+
+    # One text alone is left to the next; six of them were put into the index by then.
+    assert waiting[0] > 0
+    assert waiting[1] == 0
+    await store.close()
+
+
 async def test_a_page_of_a_long_log_is_read_without_what_comes_after_it(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

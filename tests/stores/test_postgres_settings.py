@@ -120,6 +120,11 @@ async def test_a_role_without_the_right_to_create_can_use_tables_that_exist(own_
 
     assert await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS) == 2
     assert await store.put_snapshot("s", Snapshot(2, b"x"))
+    # Only the owner of the index may put new words into it; for others, a write does.
+    for number in (2, 3):
+        words = IndexEntry(number, " ".join(f"word{one}" for one in range(2_000)))
+        await store.append("s", [message_record("c")], after=number, time_ms=NOW_MS, index=[words])
+    assert [hit.position for hit in await store.search("word1999", session="s")] == [3, 2]
     assert await store.delete("s")
     for one in (owner_store, store):
         await one.close()
