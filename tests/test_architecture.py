@@ -20,7 +20,7 @@ LAYERS = (
     {"apps.chat", "apps.gateway"},
     {"apps.mcp", "apps.viewer"},
     {"apps.jobs", "apps.lab", "apps.serving"},
-    {"apps.settings"},
+    {"apps.settings", "apps.low_priority"},
     {"adapters", "importers", "testing"},
     {"session", "bare_list"},
     {"stores", "models", "counters"},

@@ -6,11 +6,13 @@ import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import port_number, print_result, warn
+from holdfast.apps.low_priority import run_at_low_priority
 from holdfast.apps.settings.build import memory_from
 from holdfast.apps.settings.policies import load_policy_file
 from holdfast.apps.settings.settings import Settings
@@ -46,6 +48,8 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
 
 async def _serve(args: argparse.Namespace) -> int:
     settings = settings_for(args)
+    # Others on this machine may be serving.
+    await run_at_low_priority(lambda: import_module("holdfast.apps.gateway.app"))
     from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
     from holdfast.apps.gateway.app import gateway_app, start_jobs, stop_live_streams  # noqa: PLC0415 - as above
     from holdfast.apps.gateway.relay import RelaySettings  # noqa: PLC0415 - as above

@@ -55,6 +55,7 @@ from holdfast.apps.gateway.recording.recall_rounds import (
 )
 from holdfast.apps.gateway.recording.rehearsal import rehearse
 from holdfast.apps.gateway.upstream_summarizer import Payment
+from holdfast.apps.low_priority import run_at_low_priority
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
@@ -168,8 +169,9 @@ class Recorder:
         """
         models = sorted(await self._last_models()) or [None]
         for model in models:
-            await asyncio.to_thread(load_vocabulary, model)
-        await rehearse(self.governor.policy, models[0])
+            await run_at_low_priority(partial(load_vocabulary, model))
+        # In a loop of its own: it takes a tenth of a second.
+        await run_at_low_priority(lambda: asyncio.run(rehearse(self.governor.policy, models[0])))
 
     async def _last_models(self) -> set[str]:
         """Return the models of the last conversations.
