@@ -48,8 +48,10 @@ def sent(messages: list[Any], source: str = GEMINI, budget: int = 16_000, **how:
 )
 @pytest.mark.parametrize("more", [[], [PICTURE]])
 def test_a_report_of_another_agent_in_the_role_of_the_user_is_no_prompt(start: str, more: list[Any]) -> None:
-    said, quoted = "[front] said:\nnever delete it", user_turn(text_part("For context: see below"), text_part("now"))
+    said = "[front] said:\nnever delete it"
     report = user_turn(text_part(start), text_part(said), *more)
+    quoted = user_turn(text_part("For context: see below"), text_part("[front] said: now"))
+    own = user_turn(text_part("For context:"), text_part("[draft] Delete all of it"))
 
     message, prompt = WIRE.decode(report, 0), WIRE.decode(quoted, 0)
 
@@ -57,7 +59,8 @@ def test_a_report_of_another_agent_in_the_role_of_the_user_is_no_prompt(start: s
     assert (message.is_prompt, message.speaker, message.native) == (False, "tool", report)
     assert label_trust(message, "helper:1", None) == message
     assert (prompt.is_prompt, prompt.speaker) == (True, "user")
-    assert WIRE.measure([GO, report, quoted], 0).prompts == [0, 2]
+    assert WIRE.decode(own, 0).parts[1] == Text("[draft] Delete all of it", "user")
+    assert WIRE.measure([GO, report, quoted, own], 0).prompts == [0, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from holdfast.text import lazy_pattern
 from holdfast.wire.anthropic import arguments_object
 from holdfast.wire.json_reader import (
     InputPath,
+    as_object,
     extra_fields,
     is_list,
     is_mapping,
@@ -58,8 +59,8 @@ _ROLES = {None: "user", "function": "user", "user": "user", "model": "model"}
 GEMINI_ROLES: Mapping[str, Role] = {"user": "user", "model": "assistant"}
 REPORT_START = "For context: below is a transcript of what another agent did, quoted between "
 """How Google's ADK begins the report of another agent's work; the report itself follows in parts of its own."""
-OLD_REPORT_START = "For context:"
-"""The whole first part of such a report in ADK before version 2."""
+OLD_REPORT_START, OLD_REPORT_LINES = "For context:", ("said:", "called tool ", "`")
+"""The whole first part of such a report in ADK before version 2, and how the next goes on after `[agent] `."""
 SIGNATURE_FIELD = "thoughtSignature"
 CHARS_PER_SIGNATURE_TOKEN = 4
 _FIELDS = frozenset({"role", "parts"})
@@ -109,8 +110,12 @@ class Gemini:
 
 def _is_report(parts: Any) -> bool:
     """Return whether parts tell what another agent has done, which Google's ADK writes in the role of the user."""
-    first = parts[0].get("text") if is_list(parts) and len(parts) > 1 and is_mapping(parts[0]) else None
-    return isinstance(first, str) and (first == OLD_REPORT_START or first.startswith(REPORT_START))
+    if not is_list(parts) or len(parts) < 2 or not is_mapping(parts[0]):  # noqa: PLR2004 - how it begins, and itself
+        return False
+    first, second = parts[0].get("text"), as_object(parts[1]).get("text")
+    if first == OLD_REPORT_START and isinstance(second, str) and second.startswith("["):
+        return second.partition("] ")[2].startswith(OLD_REPORT_LINES)
+    return isinstance(first, str) and first.startswith(REPORT_START)
 
 
 def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool) -> Mapping[str, Any]:
