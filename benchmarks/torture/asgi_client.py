@@ -1,7 +1,9 @@
 """A client of an application in this process: sends any bytes, and may leave in the middle of an answer."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -81,3 +83,16 @@ def _scope(request: AsgiRequest) -> Scope:
         "server": ADDRESS,
         "state": {},
     }
+
+
+@contextmanager
+def quiet_loggers(level: int, *names: str) -> Generator[None]:
+    """Let loggers say nothing below a level."""
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            logging.getLogger(name).setLevel(own)

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
-from benchmarks.torture.asgi_client import AsgiRequest, ask
+from benchmarks.torture.asgi_client import AsgiRequest, ask, quiet_loggers
 from benchmarks.torture.fuzzing import mutate_json
 from benchmarks.torture.observed import differing_requests
 from benchmarks.torture.odd_values import ODD_VALUES, json_bytes
@@ -99,9 +99,8 @@ STRATEGIES = (
 
 def check(case: Mapping[str, Any]) -> None:
     """Ask for pages of a hostile store."""
-    for name in ("holdfast.gateway", "mcp"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    asyncio.run(_visit(case))
+    with quiet_loggers(logging.CRITICAL, "holdfast.gateway", "mcp"):
+        asyncio.run(_visit(case))
 
 
 async def _visit(case: Mapping[str, Any]) -> None:

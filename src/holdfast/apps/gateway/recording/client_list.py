@@ -328,6 +328,7 @@ class Lane:
         """Forget where messages were recorded, after a number of messages of the chain and from a place on."""
         del self.positions[length:]
         self.joined = {one: first for one, first in self.joined.items() if one < place}
+        self.reasoning_positions = {key: one for key, one in self.reasoning_positions.items() if one < place}
 
     def count_same(self, body: ClientBody) -> int:
         """Return how many first messages of a list came as the same bytes before."""
