@@ -3,10 +3,7 @@
 If the family's own vocabulary is bundled, counts are exact. Claude's is not public: o200k times a measured factor
 replaces it, and counts are marked as estimates. Unknown models use o200k with every digit as a token, because many
 vocabularies have no longer numbers: there, a log full of times and hashes has 1.4 times as many tokens. Nor do they
-have tokens for whole progress bars, rules and emoji: a package installer's bars have three times as many. Nor do they
-have the same words: in most texts that evens out, but one that repeats a few words (`lorem ipsum`) may have half as
-many tokens again. So such a text is also counted with a second vocabulary, and has at least so many tokens that a
-budget's margin covers the rest.
+have tokens for whole progress bars, rules and emoji: a package installer's bars have three times as many.
 
 If the tokenizer cannot be loaded, a formula estimates: a weighted sum of words, groups of three digits, runs of
 punctuation, line breaks, changes of case, and characters by script. Its weights were fitted against o200k on prose,
@@ -14,12 +11,11 @@ code, logs, JSON, base64 and ten languages; `tests/counters/test_counters.py` li
 estimate is about a seventh too low, so a budget that relies on an estimate leaves that much free.
 """
 
-import zlib
 from collections import OrderedDict
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.conversation.tokens import ERROR_ESTIMATED, Counter, Provenance, utf8_length
+from holdfast.core.conversation.tokens import Counter, Provenance, utf8_length
 from holdfast.text import lazy_pattern
 
 if TYPE_CHECKING:
@@ -88,12 +84,6 @@ EMOJI_BYTES, FURTHER_EMOJI_TOKENS = b"\xf0\x9f", 2
 """How an emoji begins in UTF-8, and how many more tokens than in o200k it has elsewhere."""
 
 
-SECOND_VOCABULARY = "mistral_v3"
-"""Counts a text of few words for an unknown model, besides o200k; it has 131,000 tokens, o200k has 200,000."""
-REPEATED_SHARE = 16
-"""A text that can be compressed to a part of this, by zlib, repeats a few words; logs and code reach a fifth."""
-
-
 class VocabularyCounter:
     """Counts with a bundled vocabulary."""
 
@@ -148,23 +138,8 @@ class VocabularyCounter:
             starts = range(0, len(text), CHUNK_CHARS)
             tokens = sum(self._size(text[start : start + CHUNK_CHARS]) for start in starts)
         if self._splits_digits:
-            symbols = 0 if text.isascii() else _further_symbols(text)
-            tokens += _further_digits(text) + symbols
-            if not symbols and _is_repeated(text):
-                # A budget that relies on an estimate leaves room for an error: only what exceeds it is added.
-                tokens = max(tokens, -int(-_second_count(text) * (1 - ERROR_ESTIMATED) // 1))
+            tokens += _further_digits(text) + (0 if text.isascii() else _further_symbols(text))
         return tokens if self._factor == 1 else -int(-tokens * self._factor // 1)
-
-
-def _is_repeated(text: str) -> bool:
-    """Return whether a text repeats a few words."""
-    data = text[:CHUNK_CHARS].encode()
-    return len(zlib.compress(data, 1)) * REPEATED_SHARE <= len(data)
-
-
-def _second_count(text: str) -> int:
-    encode, starts = tokenizer(SECOND_VOCABULARY).encode_ordinary, range(0, len(text), CHUNK_CHARS)
-    return sum(len(encode(text[start : start + CHUNK_CHARS])) for start in starts)
 
 
 def _further_digits(text: str) -> int:

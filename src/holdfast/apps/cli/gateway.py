@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -49,7 +48,7 @@ async def run_gateway(args: argparse.Namespace, store: Store) -> int:
 async def _serve(args: argparse.Namespace) -> int:
     settings = settings_for(args)
     # Others on this machine may be serving.
-    await run_at_low_priority(lambda: import_module("holdfast.apps.gateway.app"))
+    await run_at_low_priority(_import_gateway)
     from holdfast.apps.gateway.access import Access, control_token, load_keys  # noqa: PLC0415 - an extra
     from holdfast.apps.gateway.app import gateway_app, start_jobs, stop_live_streams  # noqa: PLC0415 - as above
     from holdfast.apps.gateway.relay import RelaySettings  # noqa: PLC0415 - as above
@@ -97,6 +96,12 @@ async def _serve(args: argparse.Namespace) -> int:
         announce=lambda address: print(f"listening on {address}", file=sys.stderr, flush=True),
         on_stop=lambda: stop_live_streams(app),
     )
+
+
+def _import_gateway() -> None:
+    from holdfast.apps.gateway import app  # noqa: PLC0415 - an extra
+
+    del app
 
 
 def _policies(settings: Settings) -> dict[str, Policy]:
