@@ -60,6 +60,31 @@ def test_a_gateway_has_compiled_every_pattern_that_its_first_clients_need() -> N
     assert found["compiled"] == []
 
 
+SERVING = """
+import asyncio, os
+from pathlib import Path
+from holdfast.apps.gateway.recording.recorder import Recorder
+from holdfast.stores.memory import MemoryStore
+
+async def main():
+    await Recorder(MemoryStore()).warm_up()
+    threads = [int(path.name) for path in Path("/proc/self/task").iterdir()]
+    own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    print(len(threads), all(os.getpriority(os.PRIO_PROCESS, thread) == own for thread in threads))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives threads priorities of their own")
+def test_no_thread_of_a_gateway_that_serves_has_a_low_priority() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVING], check=True, capture_output=True, text=True, timeout=120)
+    count, are_as_the_program = done.stdout.split()
+
+    assert int(count) > 1
+    assert are_as_the_program == "True"
+
+
 @pytest.mark.parametrize("policy", sorted(PRESETS))
 async def test_a_rehearsal_reports_no_compaction_and_leaves_no_session(
     policy: str, monkeypatch: pytest.MonkeyPatch

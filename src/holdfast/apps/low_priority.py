@@ -16,7 +16,8 @@ NICENESS = 10
 async def run_at_low_priority(work: Callable[[], T]) -> T:
     """Return the result of work that is done in a thread of its own, at a low priority where threads can have one.
 
-    Only Linux gives threads priorities of their own, and nobody but root may raise one again.
+    Only Linux gives threads priorities of their own, and nobody but root may raise one again. The work may start no
+    threads that outlive it: they would have its priority.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()

@@ -170,8 +170,8 @@ class Recorder:
         models = sorted(await self._last_models()) or [None]
         for model in models:
             await run_at_low_priority(partial(load_vocabulary, model))
-        # In a loop of its own: it takes a tenth of a second.
-        await run_at_low_priority(lambda: asyncio.run(rehearse(self.governor.policy, models[0])))
+        # Not at a low priority, which the threads would keep that it starts.
+        await rehearse(self.governor.policy, models[0])
 
     async def _last_models(self) -> set[str]:
         """Return the models of the last conversations.
