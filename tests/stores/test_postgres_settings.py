@@ -17,6 +17,7 @@ from holdfast.stores.postgres_check import StoreFinding, _about_server, _about_t
 from holdfast.testing.store_contract import NOW_MS, message_record
 from tests.gateway.serving import ask, running_gateway
 from tests.stores.concurrent_writers import write_at_once
+from tests.support import wait_until
 
 
 def set_default(url: str, setting: str) -> None:
@@ -466,6 +467,41 @@ async def test_calls_wait_for_each_other_where_the_server_has_few_connections(
         f'postgresql: the server has no free connection (too many connections for role "few_{limit}"); try again, '
         "raise max_connections or the limit of the role, or put PgBouncer in front"
     )
+
+
+async def test_a_connection_that_is_returned_while_another_is_refused_is_used(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, asked, refused = (
+        postgres_pool.PostgresPool(new_database(), builds_indexes=False),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
+    used: list[object] = []
+
+    async def use(until: asyncio.Event) -> None:
+        async with pool.connection() as connection:
+            used.append(connection)
+            await until.wait()
+
+    async def refuse() -> None:
+        asked.set()
+        await refused.wait()
+        raise psycopg.OperationalError("FATAL:  sorry, too many clients already")
+
+    released = asyncio.Event()
+    first = asyncio.ensure_future(use(released))
+    await wait_until(lambda: bool(used))
+    monkeypatch.setattr(pool, "_connect", refuse)
+    second = asyncio.ensure_future(use(released))
+    await asked.wait()
+    released.set()
+    await first
+    refused.set()
+    await second
+
+    assert used == [used[0]] * 2
+    await pool.close()
 
 
 async def test_a_database_without_an_encoding_returns_texts_as_they_were(own_server: Any) -> None:

@@ -234,12 +234,12 @@ class PostgresPool:
                 raise
             finally:
                 self._lent -= 1
+                self._returned.set()
                 is_idle = connection.info.transaction_status == TransactionStatus.IDLE
                 if is_usable and is_idle and closings == self._closings:
                     self._idle.append(connection)
                 else:
                     await connection.close()
-                self._returned.set()
 
     async def _free_connection(self) -> Connection:
         """Return an idle connection, or a new one; if the server has none left, wait for one that is in use here."""
@@ -252,13 +252,13 @@ class PostgresPool:
                 except BaseException as error:
                     self._lent -= 1
                     self._returned.set()
-                    if not self._lent or not isinstance(error, psycopg.OperationalError):
-                        raise
-                    if not _is_full(str(error), error.sqlstate):
+                    is_full = isinstance(error, psycopg.OperationalError) and _is_full(str(error), error.sqlstate)
+                    if not is_full or not (self._lent or self._idle):
                         raise
                     self._refused_until = clock() + REFUSED_SECONDS
-            self._returned.clear()
-            await self._returned.wait()
+            if not self._idle:  # one may have been returned while the server refused another
+                self._returned.clear()
+                await self._returned.wait()
 
     async def _idle_connection(self) -> "Connection | None":
         """Take an idle connection; those that the server has ended meanwhile are closed."""
