@@ -1,9 +1,12 @@
 """The bytes of every request can be put together again from the log."""
 
 import json
+from collections.abc import Iterator
 from copy import deepcopy
+from itertools import cycle
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,27 +30,48 @@ WORDS = st.sampled_from(["a", 'b{"role":1}', "caf\u00e9 \u2028", "{}", "d" * 80,
 BODIES = st.tuples(st.sampled_from(["main", "other"]), st.lists(st.tuples(WORDS, st.booleans()), max_size=6))
 
 
-@given(said=st.lists(BODIES, min_size=1, max_size=8), has_spaces=st.booleans())
-def test_any_bodies_are_put_together_again_to_the_byte(
-    said: list[tuple[str, list[tuple[str, bool]]]], *, has_spaces: bool
+STYLES = [
+    {"ensure_ascii": ascii_only, "separators": separators}
+    for ascii_only in (False, True)
+    for separators in ((",", ":"), (", ", ": "), (" ,  ", ":"))
+]
+
+
+@given(
+    said=st.lists(st.tuples(BODIES, st.integers(0, 2), st.sampled_from(STYLES)), min_size=1, max_size=8),
+)
+def test_any_bodies_of_any_writers_are_put_together_again_to_the_byte(
+    said: list[tuple[tuple[str, list[tuple[str, bool]]], int, dict[str, Any]]],
 ) -> None:
-    sent, events, bodies, natives = SentBodies(), list[log.Event](), list[bytes](), list[dict[str, Any]]()
-    for scope, words in said:
+    writers, events, bodies = [SentBodies(), SentBodies()], list[log.Event](), list[bytes]()
+    natives: list[dict[str, Any]] = []
+    for (scope, words), number, style in said:
         messages = [
             {"content": [{"text": word} | ({"cache_control": MARK} if is_marked else {})]} for word, is_marked in words
         ]
-        first, separators = len(natives), None if has_spaces else (",", ":")
+        first = len(natives)
         natives += messages
         events += [log.MessageAppended(format="anthropic-messages", native=one, scope=scope) for one in messages]
-        body = json.dumps({"messages": messages, "x": {}}, ensure_ascii=False, separators=separators).encode()
-        pieces = sent.pieces(scope, body, [None, *range(first, len(natives))], natives.__getitem__)
+        body = json.dumps({"messages": messages, "x": {}}, **style).encode()
+        if number == len(writers):  # a session that was opened just now
+            writers[0] = SentBodies()
+            observe_all(writers[0], events)
+        pieces = writers[number % 2].pieces(scope, body, [None, *range(first, len(natives))], natives.__getitem__)
         assert pieces is not None
         events.append(prepared(*pieces, scope))
+        for writer in writers:
+            observe_all(writer, events[-1:])
         bodies.append(body)
 
     found = [sent_body(events, number) for number in range(len(said))]
 
     assert [one and (one.content, one.is_same) for one in found] == [(body, True) for body in bodies]
+
+
+def observe_all(bodies: SentBodies, events: list[log.Event]) -> None:
+    for event in events:
+        if isinstance(event, log.RequestPrepared):
+            bodies.observe(event)
 
 
 def test_what_follows_the_new_messages_is_not_stored_again() -> None:
@@ -56,10 +80,56 @@ def test_what_follows_the_new_messages_is_not_stored_again() -> None:
 
     def pieces(count: int) -> str:
         body = json.dumps({"messages": natives[:count], "tools": tools}).encode()
-        return json.dumps(sent.pieces(log.MAIN, body, range(count), natives.__getitem__))
+        found = sent.pieces(log.MAIN, body, range(count), natives.__getitem__)
+        assert found is not None
+        sent.observe(prepared(*found))
+        return json.dumps(found)
 
     assert len(pieces(2)) > 4_000
-    assert len(pieces(3)) < 1_000
+    assert len(pieces(3)) < 300
+
+
+@pytest.mark.parametrize(
+    ("style", "flags", "between"),
+    [
+        ({"ensure_ascii": False, "separators": (",", ":")}, {}, ","),
+        ({"ensure_ascii": True, "separators": (",", ":")}, {"escaped": True}, ","),
+        ({"ensure_ascii": False}, {"spaced": True}, ", "),
+        ({}, {"spaced": True, "escaped": True}, ", "),
+    ],
+)
+def test_messages_are_found_however_the_client_writes_json(
+    style: dict[str, Any], flags: dict[str, bool], between: str
+) -> None:
+    natives = [{"role": "user", "content": f"caf\u00e9 {number} " + "word " * 40} for number in range(9)]
+    body = json.dumps({"messages": natives, "n": 1}, **style)
+    head, tail = body[: body.index("[") + 1], body[body.rindex("]") :]
+
+    stored = SentBodies().pieces(log.MAIN, body.encode(), range(9), natives.__getitem__)
+
+    assert stored is not None
+    assert stored[0] == (
+        {"text": head},
+        {"message": 0, **flags, "until": 9, "between": between},
+        {"text": tail},
+    )
+
+
+def test_a_body_after_one_that_cannot_be_put_together_is_stored_whole() -> None:
+    natives = [{"role": "user", "content": "word " * 40}]
+    bodies = [json.dumps({"n": number, "messages": natives}).encode() for number in range(2)]
+    first = SentBodies().pieces(log.MAIN, bodies[0], [0], natives.__getitem__)
+    assert first is not None
+    changed = prepared(({"text": "not what was sent"},), first[1])
+    sent = SentBodies()
+    sent.observe(changed)
+
+    second = sent.pieces(log.MAIN, bodies[1], [0], natives.__getitem__)
+
+    assert second is not None
+    found = sent_body([log.MessageAppended(format="openai-chat", native=natives[0]), changed, prepared(*second)], 1)
+    assert found is not None
+    assert (found.content, found.is_same) == (bodies[1], True)
 
 
 def test_a_message_that_is_in_no_log_does_not_hide_the_others() -> None:
@@ -69,7 +139,7 @@ def test_a_message_that_is_in_no_log_does_not_hide_the_others() -> None:
     stored = SentBodies().pieces(log.MAIN, body, [0, None, 1, None], natives.__getitem__)
 
     assert stored is not None
-    assert [piece for piece in stored[0] if "message" in piece] == [{"message": 0}, {"message": 1}]
+    assert [piece for piece in stored[0] if "message" in piece] == [{"message": 0, "until": 2, "between": ","}]
 
 
 async def talk(session: Session, count: int) -> list[bytes]:
@@ -104,12 +174,59 @@ async def test_a_request_is_stored_as_what_is_new_in_it() -> None:
     assert max(stored) < 600, "neither the marks that move nor the length of the list cost much"
 
 
+async def talk_in_turns(sessions: Iterator[Session], count: int) -> list[bytes]:
+    """Talk as a client of Python's `requests`, each turn in the next session, and return the bodies that it sent."""
+    messages: list[dict[str, Any]] = []
+    bodies: list[bytes] = []
+    tools = [{"name": f"tool_{number}", "description": "what it does " * 20} for number in range(20)]
+    for number, session in zip(range(count), sessions, strict=False):
+        messages.append({"role": "user", "content": f"question {number}: " + "a long word and another " * 40})
+        await session.sync(deepcopy(messages))
+        body = json.dumps({"model": "m", "tools": tools, "messages": messages}).encode()
+        await session.prepare(10**6, encode_body=lambda _, body=body: body)
+        bodies.append(body)
+        messages.append({"role": "assistant", "content": f"answer {number}"})
+        await session.record(messages[-1:])
+    return bodies
+
+
+async def test_programs_that_take_turns_store_what_is_new_and_nothing_wrong() -> None:
+    store = MemoryStore()
+    async with Session.open("s", store=store) as one, Session.open("s", store=store) as other:
+        bodies = await talk_in_turns(cycle([one, one, other]), 12)
+        events = await one.events()
+
+    requests = [event for event in events if isinstance(event, log.RequestPrepared)]
+    found = [sent_body(events, number) for number in range(12)]
+    assert [one and (one.content, one.is_same) for one in found] == [(body, True) for body in bodies]
+    assert max(len(json.dumps(event.body)) for event in requests[1:]) < 600
+
+
+async def test_a_session_that_was_opened_again_stores_what_is_new() -> None:
+    store = MemoryStore()
+    async with Session.open("s", store=store) as session:
+        first = await talk_in_turns(cycle([session]), 3)
+    async with Session.open("s", store=store) as session:
+        messages = [*json.loads(first[-1])["messages"], {"role": "user", "content": "and now?"}]
+        await session.sync(messages)
+        body = json.dumps(json.loads(first[-1]) | {"messages": messages}).encode()
+        await session.prepare(10**6, encode_body=lambda _: body)
+        events = await session.events()
+
+    found = sent_body(events, 3)
+    assert found is not None
+    assert (found.content, found.is_same) == (body, True)
+    requests = [event for event in events if isinstance(event, log.RequestPrepared)]
+    assert len(json.dumps(requests[3].body)) < 300
+
+
 async def test_few_bodies_have_to_be_put_together_for_one() -> None:
-    sent = SentBodies()
-    events = [
-        prepared(*(sent.pieces("main", b'{"a":{}}' + b" " * number, (), lambda _: {}) or ((), "")))
-        for number in range(200)
-    ]
+    sent, events = SentBodies(), list[log.RequestPrepared]()
+    for number in range(200):
+        pieces = sent.pieces("main", b'{"a":{}}' + b" " * number, (), lambda _: {})
+        assert pieces is not None
+        events.append(prepared(*pieces))
+        sent.observe(events[-1])
 
     whole = [number for number, event in enumerate(events) if not any("from" in piece for piece in event.body)]
 

@@ -57,7 +57,7 @@ from holdfast.session.heavy_work import (
     record_in_thread,
 )
 from holdfast.session.log.event_log import SessionLog
-from holdfast.session.log.sent_body import BodyPiece, SentBodies
+from holdfast.session.log.sent_body import BodyPiece
 from holdfast.session.request import (
     EncodedView,
     ViewPieces,
@@ -209,7 +209,6 @@ class RequestBuilder:
         self._copies: dict[str, tuple[list[object], list[object]]] = {}
         """By scope, the messages of the last request, and the copies that its caller got."""
         self._pieces: dict[str, ViewPieces] = {}
-        self._sent_bodies = SentBodies()
         self.last_prepared: dict[str, LastPrepared] = {}
         """By scope, the last request that no rejection made smaller, until the provider answers it."""
         self._budgets: dict[tuple[str, str | None], Budget] = {}
@@ -292,7 +291,7 @@ class RequestBuilder:
         self._encoded.pop(scope, None)
         self._copies.pop(scope, None)
         self._pieces.pop(scope, None)
-        self._sent_bodies.forget(scope)
+        self._log.sent_bodies.forget(scope)
         self._extras_counter.forget(scope)
         self._budgets = {key: budget for key, budget in self._budgets.items() if key[0] != scope}
 
@@ -524,11 +523,7 @@ class RequestBuilder:
         )
         measured = usage_measured_event(view, request.receipt.tokens, situation)
         events = (measured, event) if view.truncated is None else (measured, view.truncated, event)
-        try:
-            await self._log.append(*events)
-        except BaseException:
-            self._sent_bodies.forget(scope)  # the next one must not refer to a body that was not stored
-            raise
+        await self._log.append(*events)
         self.last_requests[scope] = sent
         if view.is_emergency:
             self._compactor.observers.start_memory_update()
@@ -563,7 +558,7 @@ class RequestBuilder:
     ) -> tuple[tuple[BodyPiece, ...], str | None]:
         """Return the bytes that will be sent for a request, in pieces, and their hash."""
         native_at = self._log.history.entries.native
-        return self._sent_bodies.pieces(scope, encode_body(request), request.positions, native_at) or NO_BODY
+        return self._log.sent_bodies.pieces(scope, encode_body(request), request.positions, native_at) or NO_BODY
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions

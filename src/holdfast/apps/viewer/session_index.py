@@ -559,7 +559,8 @@ class SessionIndex:
         events = [event for _, event in await self._stored.events_at(chain) if isinstance(event, log.RequestPrepared)]
         if len(events) != len(chain):
             raise MalformedInputError(f"request {request.number}", "the log does not hold all of its bytes any more")
-        loaded = await self.load({position for event in events for position in body_positions(event)})
+        count = len(self._known_positions)
+        loaded = await self.load({position for event in events for position in body_positions(event, count)})
         return join_body(events, {at: one.event.native for at, one in loaded.items()})
 
     def measure(self, position: int | None, message: Mapping[str, object]) -> tuple[str, int]:

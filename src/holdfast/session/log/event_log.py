@@ -37,6 +37,7 @@ from holdfast.errors import (
 from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, record_in_thread
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import RECORDS_PER_PAGE, StoredLog, encode_event
+from holdfast.session.log.sent_body import SentBodies
 from holdfast.session.log.session_snapshot import SessionSnapshot, decode_snapshot, encode_snapshot
 from holdfast.session.subscription import EventPublisher
 from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord
@@ -207,6 +208,8 @@ class SessionLog:
         """The hashes of cached messages without cache marks, by position, with and without their thinking."""
         self.fingerprints: dict[str, dict[int, str]] = {}
         """By format and position, the fingerprints of recorded messages; empty for a note from memory."""
+        self.sent_bodies = SentBodies()
+        """The last body of each agent."""
         self._log_positions = array("q")
         """The place of each message in the log."""
         self._unconfirmed: _UnconfirmedAppend | None = None
@@ -352,6 +355,8 @@ class SessionLog:
                 self._log_positions.append(number)
             elif isinstance(event, log.RequestPrepared):
                 self.last_request_ms = time_ms
+                if event.body_hash is not None:
+                    self.sent_bodies.observe(event)
             elif isinstance(event, log.CompactionStarted):
                 self.compaction_started_ms = time_ms
             elif isinstance(event, log.CompactionCompleted):

@@ -8,7 +8,7 @@ bytes is stored beside them, so that what is put together again can be checked.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from holdfast.core.conversation.json_values import encode_json
 from holdfast.core.history import events as log
@@ -17,9 +17,11 @@ from holdfast.errors import MalformedInputError, NotInMemoryError
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks
 
 BodyPiece: TypeAlias = Mapping[str, object]
-"""`{"from": a, "to": b}` of the body before, `{"message": position}`, or `{"text": …}`.
+"""`{"from": a, "to": b}` of the body before, `{"text": …}`, or recorded messages.
 
-A message with `"unmarked": true` was sent without its cache marks.
+`{"message": a}` is one of them, `{"message": a, "until": b, "between": …}` those at the positions from a to b - 1, with
+the same text between them. They are written without spaces, or as the fields of `_Style` say. Messages with
+`"unmarked": true` were sent without their cache marks.
 """
 NativeAt: TypeAlias = Callable[[int], Mapping[str, object]]
 """Returns the message that was recorded at a position."""
@@ -34,40 +36,85 @@ MAX_LAST_BYTES = 64
 """Most bodies have fewer bytes after their last message, so that the next body mostly begins with all before them."""
 
 
+class _Style(NamedTuple):
+    """How a client writes JSON. Its fields are keys of a `BodyPiece`."""
+
+    spaced: bool = False
+    """With a space after each comma and colon, as Python's `json` does."""
+    escaped: bool = False
+    """In ASCII, as Python's `json` does."""
+
+    def others(self, *, is_ascii: bool) -> "list[_Style]":
+        """Return the other styles that write a message differently."""
+        if is_ascii:
+            return [_Style(not self.spaced, self.escaped)]
+        return [style for style in (_COMPACT, _PYTHON, _Style(spaced=True), _Style(escaped=True)) if style != self]
+
+    def flags(self) -> dict[str, bool]:
+        """Return the keys of a piece in this style."""
+        return {name: True for name, is_set in self._asdict().items() if is_set}
+
+
+_COMPACT, _PYTHON = _Style(), _Style(spaced=True, escaped=True)
+
+
 class _LastBody:
-    """The last body of an agent, with the hash of the part that the next one begins with."""
+    """The last body of an agent in the log."""
 
     def __init__(self) -> None:
         self.content = b""
+        """The body, or the one before `later`."""
+        self.later: list[log.RequestPrepared] = []
+        """Requests that were read from the log, and not yet put together."""
         self.chain_length = 0
         """How many bodies have to be put together for this one."""
         self._hash = hashlib.sha256()
+        """The hash of the first bytes, with which the next body mostly begins too."""
         self._hashed = 0
+        """How many bytes that are."""
 
-    def replace(self, body: bytes, same: int) -> str:
-        """Replace the body by the next one, which begins with `same` bytes of it, and return that one's hash."""
-        if same < self._hashed:
-            self._hash, self._hashed = hashlib.sha256(), 0
-        view = memoryview(body)
-        self._hash.update(view[self._hashed : same])
-        whole = self._hash.copy()
+    def read(self, native_at: NativeAt) -> bool:
+        """Put the later requests together; returns whether the body has the recorded hash."""
+        if not self.later:
+            return True
+        content = self.content
+        try:
+            for event in self.later:
+                content = b"".join(_piece_bytes(event.body, content, native_at))
+        except (MalformedInputError, NotInMemoryError):
+            return False
+        if hashlib.sha256(content).hexdigest() != self.later[-1].body_hash:
+            return False
+        self.content, self.later = content, []
+        return True
+
+    def next(self, body: bytes, same: int) -> "tuple[_LastBody, str]":
+        """Return the next body, which begins with `same` bytes of this one, and its hash."""
+        following, view = _LastBody(), memoryview(body)
+        start = 0
+        if self._hashed <= same:
+            following._hash, start = self._hash.copy(), self._hashed
+        following._hash.update(view[start:same])
+        whole = following._hash.copy()
         whole.update(view[same:])
-        self.content, self._hashed, self.chain_length = body, same, self.chain_length + 1
-        return whole.hexdigest()
+        following.content, following._hashed, following.chain_length = body, same, self.chain_length + 1
+        return following, whole.hexdigest()
 
 
 class SentBodies:
-    """The last body of each agent, from which the next one is stored as a difference."""
+    """The last body of each agent in the log, from which the next one is stored as a difference."""
 
     def __init__(self) -> None:
         self._last: dict[str, _LastBody] = {}
+        self._unrecorded: tuple[str, _LastBody] | None = None
+        """The body that was last asked for, with its hash, until its request is recorded."""
 
     def pieces(
         self, scope: str, body: bytes, positions: Sequence[int | None], native_at: NativeAt
     ) -> tuple[tuple[BodyPiece, ...], str] | None:
         """Return a body as pieces with its hash; None if it is no text. It holds the messages at the positions."""
         last = self._last.get(scope)
-        if last is None or last.chain_length == MAX_CHAIN:
+        if last is None or last.chain_length >= MAX_CHAIN or not last.read(native_at):
             last = _LastBody()
         before = last.content
         start, stop = _changed_range(before, body)
@@ -78,8 +125,22 @@ class SentBodies:
         head: list[BodyPiece] = [{"from": 0, "to": start}] if start else []
         shift = len(before) - len(body)
         tail: list[BodyPiece] = [{"from": stop + shift, "to": len(before)}] if stop < len(body) else []
-        self._last[scope] = last
-        return (*head, *changed, *tail), last.replace(body, start)
+        following, digest = last.next(body, start)
+        self._unrecorded = digest, following
+        return (*head, *changed, *tail), digest
+
+    def observe(self, event: log.RequestPrepared) -> None:
+        """Follow the log by one request with a body, of this writer or of another one."""
+        last, unrecorded, self._unrecorded = self._last.get(event.scope), self._unrecorded, None
+        if is_whole_body(event):
+            last = self._last[event.scope] = _LastBody()
+        if last is None:
+            return  # the body before was not read
+        if unrecorded is not None and unrecorded[0] == event.body_hash:
+            self._last[event.scope] = unrecorded[1]
+            return
+        last.later.append(event)
+        last.chain_length += 1
 
     def forget(self, scope: str) -> None:
         """Forget the last body of an agent."""
@@ -120,7 +181,7 @@ def _changed_pieces(
     The range grows to hold the messages at its ends as a whole. They are searched for from its end on.
     """
     found: list[BodyPiece] = []
-    end, at, misses = stop, stop, 0
+    end, at, misses, style = stop, stop, 0, _COMPACT
     for position in reversed(positions):
         if misses == MAX_MISSES or at - start < MIN_SEARCHED_BYTES:
             break
@@ -131,39 +192,71 @@ def _changed_pieces(
             native = native_at(position)
         except NotInMemoryError:
             continue
-        encoded = _message_bytes(native, is_unmarked=False)
-        pieces: list[tuple[BodyPiece, bytes]] = [({"message": position}, encoded)]
-        if encoded.find(b'"cache_control"') >= 0 and count_cache_marks([native]):
-            pieces.append(({"message": position, "unmarked": True}, _message_bytes(native, is_unmarked=True)))
-        for piece, encoded in pieces:
+        for is_unmarked, written, encoded in _spellings(native, style):
             most = at if found else min(len(body), at + len(encoded) - 1)
             place = body.rfind(encoded, max(0, start - len(encoded) + 1), most)
             if place < 0:
                 continue
             after = place + len(encoded)
             end = end if found else max(after, stop)
+            piece = {"message": position, **written.flags(), **({"unmarked": True} if is_unmarked else {})}
             found += [*_text_pieces(body[after : at if found else end]), piece]
-            at, misses = place, 0
+            at, misses, style = place, 0, written
             break
     start = min(start, at)
-    return start, end, [*_text_pieces(body[start:at]), *reversed(found)]
+    return start, end, _in_runs([*_text_pieces(body[start:at]), *reversed(found)])
+
+
+def _spellings(native: Mapping[str, object], style: _Style) -> Iterator[tuple[bool, _Style, bytes]]:
+    """Yield how a client may have written a message: without cache marks or not, in which style, and the bytes."""
+    encoded = _message_bytes(native, style)
+    has_marks = encoded.find(b'"cache_control"') >= 0 and count_cache_marks([native])
+    for is_unmarked in (False, True) if has_marks else (False,):
+        encoded = _message_bytes(native, style, is_unmarked=is_unmarked) if is_unmarked else encoded
+        yield is_unmarked, style, encoded
+        is_ascii = not style.escaped and encoded.isascii()
+        for other in style.others(is_ascii=is_ascii):
+            yield is_unmarked, other, _message_bytes(native, other, is_unmarked=is_unmarked)
+
+
+def _in_runs(pieces: Sequence[BodyPiece]) -> list[BodyPiece]:
+    """Return pieces with messages that follow one another, with the same text between them, as one piece."""
+    runs: list[BodyPiece] = []
+    for piece in pieces:
+        runs.append(piece)
+        match runs[-3:]:
+            case [{"message": int(first)} as run, {"text": between}, {"message": int(position)}] if (
+                run.get("until", first + 1) == position
+                and run.get("between", between) == between
+                and _flags(run) == _flags(piece)
+            ):
+                runs[-3:] = [{**run, "until": position + 1, "between": between}]
+            case _:
+                pass
+    return runs
+
+
+def _flags(piece: BodyPiece) -> dict[str, object]:
+    return {key: value for key, value in piece.items() if key not in {"message", "until", "between"}}
 
 
 def _text_pieces(text: bytes) -> list[BodyPiece]:
     return [{"text": text.decode()}] if text else []
 
 
-def _message_bytes(message: Mapping[str, object], *, is_unmarked: bool) -> bytes:
-    """Return a message as most clients write it; one that is written differently is stored as text."""
+def _message_bytes(message: Mapping[str, object], style: _Style = _COMPACT, *, is_unmarked: bool = False) -> bytes:
+    """Return a message as clients write it; one that is written in no style is stored as text."""
     [native] = drop_excess_cache_marks([message], 0) if is_unmarked else [message]
-    try:
-        encoded = encode_json(native)
-        if encoded.find(b"\\ud") < 0:  # for bytes, `in` raises and catches an error first
-            return encoded
-    except TypeError:
-        pass
+    if style == _COMPACT:
+        try:
+            encoded = encode_json(native)
+            if encoded.find(b"\\ud") < 0:  # for bytes, `in` raises and catches an error first
+                return encoded
+        except TypeError:
+            pass
     # It may hold a lone surrogate, or what only text can express.
-    text = json.dumps(native, separators=(",", ":"), ensure_ascii=False, default=str)
+    separators = None if style.spaced else (",", ":")
+    text = json.dumps(native, separators=separators, ensure_ascii=style.escaped, default=str)
     return text.encode(errors="surrogatepass")
 
 
@@ -206,9 +299,21 @@ def is_whole_body(event: log.RequestPrepared) -> bool:
     return not any("from" in piece for piece in event.body)
 
 
-def body_positions(event: log.RequestPrepared) -> Iterator[int]:
-    """Yield the positions of the recorded messages among the pieces of a body."""
-    return (position for piece in event.body if isinstance(position := piece.get("message"), int))
+def body_positions(event: log.RequestPrepared, count: int) -> Iterator[int]:
+    """Yield the positions of the recorded messages among the pieces of a body, of which the log has so many."""
+    for piece in event.body:
+        found = _positions_of(piece)
+        yield from range(max(0, found.start), min(found.stop, count))
+
+
+def _positions_of(piece: BodyPiece) -> range:
+    match piece:
+        case {"message": int(first), "until": int(stop)}:
+            return range(first, stop)
+        case {"message": int(position)}:
+            return range(position, position + 1)
+        case _:
+            return range(0)
 
 
 def join_body(chain: Sequence[log.RequestPrepared], natives: Mapping[int, Mapping[str, object]]) -> SentBody:
@@ -218,20 +323,31 @@ def join_body(chain: Sequence[log.RequestPrepared], natives: Mapping[int, Mappin
     """
     content = b""
     for event in chain:
-        content = b"".join(_piece_bytes(event.body, content, natives))
+        content = b"".join(_piece_bytes(event.body, content, natives.__getitem__))
     return SentBody(content, chain[-1].body_hash or "")
 
 
-def _piece_bytes(
-    pieces: Sequence[BodyPiece], before: bytes, natives: Mapping[int, Mapping[str, object]]
-) -> Iterator[bytes]:
+def _piece_bytes(pieces: Sequence[BodyPiece], before: bytes, native_at: NativeAt) -> Iterator[bytes]:
     for piece in pieces:
         match piece:
             case {"text": str(text)}:
                 yield text.encode()
             case {"from": int(start), "to": int(stop)}:
                 yield before[start:stop]
-            case {"message": int(position)} if position in natives:
-                yield _message_bytes(natives[position], is_unmarked=bool(piece.get("unmarked")))
+            case {"message": int()}:
+                style = _Style(**{name: piece.get(name) is True for name in _Style._fields})
+                is_unmarked = piece.get("unmarked") is True
+                try:
+                    messages = [
+                        _message_bytes(native_at(position), style, is_unmarked=is_unmarked)
+                        for position in _positions_of(piece)
+                    ]
+                except LookupError:
+                    raise _broken(piece) from None
+                yield str(piece.get("between", "")).encode().join(messages)
             case _:
-                raise MalformedInputError("request.body", f"{cast('object', piece)!r:.60} cannot be put together")
+                raise _broken(piece)
+
+
+def _broken(piece: BodyPiece) -> MalformedInputError:
+    return MalformedInputError("request.body", f"{cast('object', piece)!r:.60} cannot be put together")
