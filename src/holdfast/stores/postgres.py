@@ -167,6 +167,29 @@ nobody, so one append does not delay the others. Parameters: for each append the
 the first and the latest time; for each record the append, its position, time and bytes; for each text of the index the
 append, its position and its words.
 """
+APPEND_ONE = b"""
+    WITH current AS (
+        SELECT number FROM holdfast.sessions WHERE id = %s AND length = %s FOR NO KEY UPDATE SKIP LOCKED
+    ), extended AS (
+        UPDATE holdfast.sessions SET length = %s, updated_ms = greatest(updated_ms, %s)
+        FROM current WHERE sessions.number = current.number RETURNING sessions.number
+    ), inserted AS (
+        INSERT INTO holdfast.events (session, position, time_ms, data)
+        SELECT number, position, time_ms, data
+        FROM extended, unnest(%s::bigint[], %s::bigint[], %s::bytea[]) AS lines (position, time_ms, data)
+    ), indexed AS (
+        INSERT INTO holdfast.words (session, position, body)
+        SELECT number, position, to_tsvector('simple', body)
+        FROM extended, unnest(%s::bigint[], %s::text[]) AS texts (position, body)
+        ON CONFLICT (session, position) DO UPDATE SET body = excluded.body
+    )
+    SELECT 1::bigint FROM extended
+"""
+"""Writes one append to a session that exists, as `APPEND_BATCH` does in nearly twice the time.
+
+Most of it is planning, and behind a pooler every statement is planned. Parameters: the session, the length before and
+after, the latest time; the position, time and bytes of each record; the position and words of each text of the index.
+"""
 FIND_APPENDED = """
     SELECT item, time_ms, data
     FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) WITH ORDINALITY AS input (id, after, stop, item)
@@ -612,9 +635,12 @@ class _BatchWriter:
 
     async def _write_batch(self, batch: Sequence[Append]) -> list[bool | StoreUnavailableError]:
         """Return for each append whether it was written; an error if the server cannot be asked."""
+        statement, values = APPEND_BATCH, _batch_values
+        if len(batch) == 1 and batch[0].after:
+            statement, values = APPEND_ONE, _one_append_values
 
         async def write(cursor: Cursor) -> set[int]:
-            await cursor.execute(APPEND_BATCH, _batch_values(batch), binary=True)
+            await cursor.execute(statement, values(batch), binary=True)
             return {number for (number,) in await cursor.fetchall()}
 
         try:
@@ -669,7 +695,7 @@ class _BatchWriter:
         }
 
 
-def _batch_values(batch: Sequence[Append]) -> list[list[object]]:
+def _batch_values(batch: Sequence[Append]) -> list[object]:
     """Return the parameters of `APPEND_BATCH`."""
     appends = [(item.session, item.after, item.length, item.times.first, item.times.latest) for item in batch]
     lines = [
@@ -681,6 +707,17 @@ def _batch_values(batch: Sequence[Append]) -> list[list[object]]:
         (number, entry.position, _indexable(entry.text)) for number, item in enumerate(batch, 1) for entry in item.index
     ]
     return [*_columns(appends, 5), *_columns(lines, 4), *_columns(texts, 3)]
+
+
+def _one_append_values(batch: Sequence[Append]) -> list[object]:
+    """Return the parameters of `APPEND_ONE`."""
+    [item] = batch
+    lines = [
+        (position, time_ms, line)
+        for position, (time_ms, line) in enumerate(zip(item.times.each, item.lines(), strict=True), item.after)
+    ]
+    texts = [(entry.position, _indexable(entry.text)) for entry in item.index]
+    return [item.session, item.after, item.length, item.times.latest, *_columns(lines, 3), *_columns(texts, 2)]
 
 
 def _columns(rows: Sequence[tuple[object, ...]], count: int) -> list[list[object]]:
