@@ -58,6 +58,7 @@ from benchmarks.scale.servers import (
     wait_for_port,
 )
 from holdfast import Session
+from holdfast.session.log.sent_body import sent_body
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.open import open_store
 
@@ -423,9 +424,13 @@ async def look_for_messages(url: str, talks: Sequence[Talk]) -> Counter[str]:
             # Those that a rewind took back are still in the log.
             logged = Counter(entry.message.text.rstrip() for entry in session.history.entries)
             found["requests"] += 1
-            for request in rebuilt_requests(await session.events()):
+            events = await session.events()
+            for number, request in enumerate(rebuilt_requests(events)):
+                body = sent_body(events, number)
                 found["rebuilt"] += 1
-                found["not_the_same"] += not (request.is_same and request.is_chained)
+                found["not_the_same"] += not (
+                    body is not None and body.is_same and request.is_same and request.is_chained
+                )
             found["compactions"] += len(await session.receipts())
         for _, text in talk.said:
             is_lost, is_doubled = text.rstrip() not in texts, logged[text.rstrip()] > 1

@@ -1,9 +1,10 @@
 """Clients of the gateway that edit their lists, send what no API knows, and leave; providers that break off.
 
-One client keeps a list on one wire and sends it whole with each request, as real clients do, through a gateway to a
-provider on a real connection. Whatever it sends: the gateway never fails by itself; what is not compacted arrives to
-the byte; what is compacted is valid and within its budget; every word of a list that can be read, and of every answer
-that came to its end, is in the log, which stays whole.
+One client keeps a list on one wire and sends it whole with each request, as real clients do, through one of two
+gateways on the same store to a provider on a real connection. Whatever it sends: the gateway never fails by itself;
+what is not compacted arrives to the byte; what is compacted is valid and within its budget; every word of a list that
+can be read, and of every answer that came to its end, is in the log, which stays whole, and so are the bytes of every
+request.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import MalformedInputError, RecordingError
+from holdfast.session.log.sent_body import sent_body
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
@@ -86,6 +88,7 @@ def _steps(wire: Wire) -> st.SearchStrategy[list[dict[str, Any]]]:
     return st.lists(
         st.fixed_dictionaries(
             {
+                "gateway": st.integers(0, 1),
                 "edit": st.sampled_from(EDITS),
                 "at": st.integers(0, 8),
                 "messages": st.one_of(history, mutate_json(history)),
@@ -130,16 +133,21 @@ async def _converse(case: Mapping[str, Any]) -> None:
     store = MemoryStore()
     async with FaultyUpstream() as upstream:
         upstreams = {name: upstream.url + path for name, path in (("openai", "/v1"), ("anthropic", ""), ("gemini", ""))}
-        app = gateway_app(store=store, budget=case["budget"], offers_recall=case["recalls"], upstreams=upstreams)
-        client = HostileClient(case, app, upstream)
-        unexpected = note_unexpected_errors(app.state.recorder)
+        apps = [
+            gateway_app(store=store, budget=case["budget"], offers_recall=case["recalls"], upstreams=upstreams)
+            for _ in range(2)
+        ]
+        client = HostileClient(case, apps, upstream)
+        unexpected = [note_unexpected_errors(app.state.recorder) for app in apps]
         try:
             for number, step in enumerate(case["steps"]):
                 await client.take(step, number)
-                assert unexpected == [], f"{type(unexpected[0]).__name__}: {unexpected[0]}"
+                found = [f"{type(error).__name__}: {error}" for errors in unexpected for error in errors]
+                assert found == [], found[0]
             await client.check_log()
         finally:
-            await close_gateway(app)
+            for app in apps:
+                await close_gateway(app)
 
 
 def note_unexpected_errors(recorder: Recorder) -> list[Exception]:
@@ -163,10 +171,10 @@ def note_unexpected_errors(recorder: Recorder) -> list[Exception]:
 class HostileClient:
     """A client with one list of messages, and what its words were."""
 
-    def __init__(self, case: Mapping[str, Any], app: Starlette, upstream: FaultyUpstream) -> None:
+    def __init__(self, case: Mapping[str, Any], apps: Sequence[Starlette], upstream: FaultyUpstream) -> None:
         self.wire: Wire = case["wire"]
         self.is_named, self.recalls = case["is_named"], case["recalls"]
-        self.app, self.upstream = app, upstream
+        self.apps, self.upstream = apps, upstream
         self.messages: list[Any] = []
         self.sessions: set[str] = set()
         self.is_small_for_good = False
@@ -187,7 +195,7 @@ class HostileClient:
         self.is_small_for_good |= step["answer"] == "refused" or "now" in str(step["headers"])
         headers = [*step["headers"], *([("x-session-id", "talk")] if self.is_named else ())]
         request = AsgiRequest("POST", PATHS[self.wire], headers, body, step["leaves_after"])
-        seen = await ask(self.app, request)
+        seen = await ask(self.apps[step.get("gateway", 0)], request)
 
         arrived = self.upstream.requests[before:]
         if not arrived:
@@ -293,19 +301,27 @@ class HostileClient:
 
     async def check_log(self) -> None:
         """Check that the log is whole and has every word."""
-        recorder: Recorder = self.app.state.recorder
+        recorder: Recorder = self.apps[0].state.recorder
         texts: list[str] = []
         for session_id in sorted(self.sessions):
             async with recorder.session(session_id) as opened:
                 events = await opened.session.events()
                 assert opened.session.damage == [], "damaged"
                 assert differing_requests(events) == [], "a request differs when it is rebuilt"
+                _check_bodies(events)
                 texts += [json.dumps(event.native) for event in events if isinstance(event, log.MessageAppended)]
                 texts += [event.answer for event in events if isinstance(event, log.SideCallRecorded)]
                 texts += [event.task for event in events if isinstance(event, log.DelegationStarted)]
         found = "\n".join(texts)
         missing = [word for word in self.words if word not in found]
         assert missing == [], f"lost: {missing[:3]}"
+
+
+def _check_bodies(events: list[log.Event]) -> None:
+    count = sum(isinstance(event, log.RequestPrepared) for event in events)
+    bodies = [sent_body(events, number) for number in range(count)]
+    wrong = [number for number, body in enumerate(bodies) if body is not None and not body.is_same]
+    assert wrong == [], f"the bytes of request {wrong[0] + 1} differ when they are put together"
 
 
 def _prompt(wire: Wire, text: object) -> JsonMessage:

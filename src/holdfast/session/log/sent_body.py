@@ -8,6 +8,7 @@ bytes is stored beside them, so that what is put together again can be checked.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple, TypeAlias, cast
 
 from holdfast.core.conversation.json_values import encode_json
@@ -255,9 +256,13 @@ def _message_bytes(message: Mapping[str, object], style: _Style = _COMPACT, *, i
         except TypeError:
             pass
     # It may hold a lone surrogate, or what only text can express.
-    separators = None if style.spaced else (",", ":")
-    text = json.dumps(native, separators=separators, ensure_ascii=style.escaped, default=str)
-    return text.encode(errors="surrogatepass")
+    return _encoder(style).encode(native).encode(errors="surrogatepass")
+
+
+@cache
+def _encoder(style: _Style) -> json.JSONEncoder:
+    separators = (", ", ": ") if style.spaced else (",", ":")
+    return json.JSONEncoder(separators=separators, ensure_ascii=style.escaped, default=str)
 
 
 @dataclass(frozen=True, slots=True)
