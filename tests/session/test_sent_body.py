@@ -1,5 +1,6 @@
 """The bytes of every request can be put together again from the log."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from copy import deepcopy
@@ -247,3 +248,38 @@ async def test_a_scrubbed_secret_is_not_in_the_bytes_any_more() -> None:
         found = sent_body(await session.events(), 0)
     assert found is not None
     assert (found.is_same, found.content) == (False, body.replace(b"sk-very-secret-1", TOMBSTONE.encode()))
+
+
+@given(
+    said=st.lists(st.tuples(st.sampled_from(["main", "other"]), st.booleans()), min_size=1, max_size=6),
+    style=st.sampled_from(STYLES),
+)
+def test_every_request_after_a_scrub_has_all_bytes_but_the_secret(
+    said: list[tuple[str, bool]], style: dict[str, Any]
+) -> None:
+    secret, store = 'sk-"very"-secret-1', MemoryStore()
+
+    async def scrubbed() -> tuple[list[bytes], list[log.Event]]:
+        messages: list[dict[str, Any]] = []
+        bodies: list[bytes] = []
+        async with Session.open("s", store=store) as session:
+            for number, (tool, is_secret) in enumerate(said):
+                text = f"caf\u00e9 {number}" + (f" the key is {secret}, as I said" if is_secret else "") + " word" * 20
+                messages.append({"role": "user", "content": text})
+                await session.sync(deepcopy(messages))
+                body = json.dumps({"tools": [{"name": tool}], "messages": messages, "n": 1}, **style).encode()
+                await session.prepare(10**6, encode_body=lambda _, body=body: body)
+                bodies.append(body)
+                messages.append({"role": "assistant", "content": f"answer {number}"})
+                await session.record(messages[-1:])
+        await scrub(store, "s", secret, time_ms=1)
+        async with Session.open("s", store=store) as session:
+            return bodies, await session.events()
+
+    bodies, events = asyncio.run(scrubbed())
+
+    spelled, tombstone = json.dumps(secret)[1:-1].encode(), TOMBSTONE.encode()
+    found = [sent_body(events, number) for number in range(len(said))]
+    assert [one and (one.content, one.is_scrubbed) for one in found] == [
+        (body.replace(spelled, tombstone), spelled in body) for body in bodies
+    ]

@@ -81,7 +81,7 @@ class _LastBody:
         content = self.content
         try:
             for event in self.later:
-                content = b"".join(_piece_bytes(event.body, content, native_at))
+                content = join_pieces(event.body, content, native_at)
         except (MalformedInputError, NotInMemoryError):
             return False
         if hashlib.sha256(content).hexdigest() != self.later[-1].body_hash:
@@ -117,18 +117,13 @@ class SentBodies:
         last = self._last.get(scope)
         if last is None or last.chain_length >= MAX_CHAIN or not last.read(native_at):
             last = _LastBody()
-        before = last.content
-        start, stop = _changed_range(before, body)
         try:
-            start, stop, changed = _changed_pieces(body, start, stop, positions, native_at)
+            same, pieces = body_pieces(last.content, body, positions, native_at)
         except UnicodeDecodeError:
             return None
-        head: list[BodyPiece] = [{"from": 0, "to": start}] if start else []
-        shift = len(before) - len(body)
-        tail: list[BodyPiece] = [{"from": stop + shift, "to": len(before)}] if stop < len(body) else []
-        following, digest = last.next(body, start)
+        following, digest = last.next(body, same)
         self._unrecorded = digest, following
-        return (*head, *changed, *tail), digest
+        return pieces, digest
 
     def observe(self, event: log.RequestPrepared) -> None:
         """Follow the log by one request with a body, of this writer or of another one."""
@@ -146,6 +141,21 @@ class SentBodies:
     def forget(self, scope: str) -> None:
         """Forget the last body of an agent."""
         self._last.pop(scope, None)
+
+
+def body_pieces(
+    before: bytes, body: bytes, positions: Sequence[int | None], native_at: NativeAt
+) -> tuple[int, tuple[BodyPiece, ...]]:
+    """Return a body as pieces of the body before it and of the messages at some positions.
+
+    The number says with how many bytes of the body before it begins. Raises `UnicodeDecodeError` if it is no text.
+    """
+    start, stop = _changed_range(before, body)
+    start, stop, changed = _changed_pieces(body, start, stop, positions, native_at)
+    head: list[BodyPiece] = [{"from": 0, "to": start}] if start else []
+    shift = len(before) - len(body)
+    tail: list[BodyPiece] = [{"from": stop + shift, "to": len(before)}] if stop < len(body) else []
+    return start, (*head, *changed, *tail)
 
 
 def _changed_range(before: bytes, body: bytes) -> tuple[int, int]:
@@ -328,8 +338,13 @@ def join_body(chain: Sequence[log.RequestPrepared], natives: Mapping[int, Mappin
     """
     content = b""
     for event in chain:
-        content = b"".join(_piece_bytes(event.body, content, natives.__getitem__))
+        content = join_pieces(event.body, content, natives.__getitem__)
     return SentBody(content, chain[-1].body_hash or "")
+
+
+def join_pieces(pieces: Sequence[BodyPiece], before: bytes, native_at: NativeAt) -> bytes:
+    """Return the bytes of a body; raises `MalformedInputError` if a message is missing."""
+    return b"".join(_piece_bytes(pieces, before, native_at))
 
 
 def _piece_bytes(pieces: Sequence[BodyPiece], before: bytes, native_at: NativeAt) -> Iterator[bytes]:

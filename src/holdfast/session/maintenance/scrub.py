@@ -20,7 +20,7 @@ from holdfast.core.history.history import History
 from holdfast.errors import MalformedInputError, MissingBlobError, SettingsError, StoreUnavailableError
 from holdfast.session.log.index_text import index_text_of
 from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_blob, inline_blob, lost_message_record
-from holdfast.session.log.sent_body import TOMBSTONE
+from holdfast.session.log.sent_body import TOMBSTONE, body_pieces, body_positions, is_whole_body, join_pieces
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, iter_sessions
 from holdfast.stores.files import write_private_lines
 from holdfast.wire.formats import format_named
@@ -48,8 +48,17 @@ class _RecordCopy:
     """A record before and after the scrub."""
 
     stored: JsonRecord
+    whole: JsonRecord
+    """The record before, with its message."""
     record: JsonRecord
+    """The record after."""
     count: int
+    """How often it held the secret."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has to be written again."""
+        return self.record is not self.whole
 
 
 async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> ScrubResult:
@@ -60,15 +69,17 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         raise SettingsError("text", f"is part of {TOMBSTONE}, which replaces secrets; pass more of the secret")
     words = secret_spellings(secret)
     copies = await _scrubbed_copies(store, session, words)
-    changed = [position for position, copy in enumerate(copies) if copy.count]
     count = sum(copy.count for copy in copies)
-    if changed:
+    changed: list[int] = []
+    if count:
+        _scrub_bodies(copies, words)
+        changed = [position for position, copy in enumerate(copies) if copy.is_changed]
         history, positions = _replayed(copies)
         messages = {positions[at]: history.entries[positions[at]].message for at in changed if at in positions}
         index = [IndexEntry(position, index_text_of(message)) for position, message in messages.items()]
         blobs: list[str] = []
         records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
-        still_used = {blob_digest(copy.stored) for copy in copies if not copy.count} | set(blobs)
+        still_used = {blob_digest(copy.stored) for copy in copies if not copy.is_changed} | set(blobs)
         dropped = {digest for at in changed if (digest := blob_digest(copies[at].stored))} - still_used
         await store.rewrite(
             session,
@@ -151,8 +162,40 @@ async def _scrubbed_copies(store: Store, session: str, words: Sequence[str]) -> 
             except (MissingBlobError, MalformedInputError):
                 whole = lost_message_record(stored.record)  # lost content holds no secret
             data, count = replace_secret(whole.get("data"), words)
-            copies.append(_RecordCopy(stored.record, {**whole, "data": data} if count else whole, count))
+            copies.append(_RecordCopy(stored.record, whole, {**whole, "data": data} if count else whole, count))
     return copies
+
+
+def _scrub_bodies(copies: Sequence[_RecordCopy], words: Sequence[str]) -> None:
+    """Divide the bytes of requests anew: what an earlier body has lost has moved all that later ones refer to."""
+    messages: list[Mapping[str, object]] = []
+    scrubbed_messages: list[Mapping[str, object]] = []
+    last: dict[str, tuple[bytes, bytes]] = {}
+    """By scope, the last body before and after."""
+    for copy in copies:
+        try:
+            event, scrubbed = from_record(copy.whole), from_record(copy.record)
+        except MalformedInputError:
+            continue
+        if isinstance(event, log.MessageAppended) and isinstance(scrubbed, log.MessageAppended):
+            messages.append(event.native)
+            scrubbed_messages.append(scrubbed.native)
+        if not isinstance(event, log.RequestPrepared) or event.body_hash is None:
+            continue
+        before, scrubbed_before = (b"", b"") if is_whole_body(event) else last.get(event.scope, (b"", b""))
+        try:
+            body = scrubbed_body = join_pieces(event.body, before, messages.__getitem__)
+            for word in words:
+                scrubbed_body = scrubbed_body.replace(word.encode(errors="surrogatepass"), TOMBSTONE.encode())
+            if before != scrubbed_before or body != scrubbed_body:
+                positions = [*body_positions(event, len(messages))]
+                _, pieces = body_pieces(scrubbed_before, scrubbed_body, positions, scrubbed_messages.__getitem__)
+                data = cast("Mapping[str, object]", copy.record["data"])
+                copy.record = {**copy.record, "data": {**data, "body": [*pieces]}}
+        except (MalformedInputError, UnicodeDecodeError):
+            last.pop(event.scope, None)  # nothing puts it together
+            continue
+        last[event.scope] = body, scrubbed_body
 
 
 def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]]:
