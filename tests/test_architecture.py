@@ -15,6 +15,7 @@ from holdfast.apps.settings.schema import SETTING_DECLARATIONS
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "holdfast"
 LAYERS = (
+    {"__main__"},
     {"blocking", "compaction", "delegation", "gateway", "jobs", "lab", "memory", "recall", "settings", "storage"},
     {"apps.cli"},
     {"apps.chat", "apps.gateway"},
@@ -36,6 +37,8 @@ LAYERS = (
     {"text", "dataclass", "distribution"},
 )
 """From the top down: a package imports from the layers below its own, never from another package of the same layer."""
+ENTRY_FILES = {"__init__", "__main__"}
+"""Files that have to have their name: to import a package, and to run it."""
 PURE = (["core"], ["wire"])
 IMPURE_MODULES = {
     "asyncio", "datetime", "http", "io", "logging", "os", "pathlib", "random", "secrets", "shutil", "socket",
@@ -145,7 +148,9 @@ def test_a_public_name_means_one_thing_in_the_package() -> None:
 
 def test_a_package_has_few_enough_files_to_be_read_at_a_glance() -> None:
     folders = {path.parent for path in MODULES}
-    counts = {str(folder): len([path for path in folder.glob("*.py") if path.stem != "__init__"]) for folder in folders}
+    counts = {
+        str(folder): len([path for path in folder.glob("*.py") if path.stem not in ENTRY_FILES]) for folder in folders
+    }
 
     assert {folder: count for folder, count in counts.items() if count > MAX_FLAT_FILES} == {}
 
@@ -207,7 +212,7 @@ def test_the_page_draws_these_layers() -> None:
 def test_the_page_draws_every_package_and_every_module_of_the_root() -> None:
     words = {*re.findall(r"\w+", drawing("The tree"))}
     packages = {folder.name for path in MODULES for folder in path.parents if folder.is_relative_to(PACKAGE)}
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - ENTRY_FILES
 
     assert packages | modules <= words
     assert {*re.findall(r"(\w+)/", drawing("The tree"))} - {"src"} == packages

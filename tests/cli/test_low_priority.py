@@ -2,13 +2,15 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 import threading
+from ast import literal_eval
 
 import pytest
 
 from holdfast.apps import low_priority
-from holdfast.apps.low_priority import NICENESS, run_at_low_priority
+from holdfast.apps.low_priority import NICENESS, import_at_low_priority, run_at_low_priority
 
 
 def priority_of_this_thread() -> tuple[int, int]:
@@ -76,3 +78,37 @@ def test_a_program_that_is_interrupted_does_not_wait_for_the_work() -> None:
     assert not ended.is_set()
     released.set()
     assert ended.wait(30), "the work goes on, and its end disturbs nobody"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives threads priorities of their own")
+def test_the_modules_of_a_gateway_are_imported_at_a_low_priority_except_for_those_that_import_the_others() -> None:
+    program = """
+import os, sys, threading
+found = {}
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        found[name] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        return None
+own = os.getpriority(os.PRIO_PROCESS, 0)
+import holdfast
+from holdfast.apps.cli.main import main
+sys.meta_path.insert(0, Watch())
+try:
+    main(["gateway", "--help"])
+except SystemExit:
+    pass
+print(sorted(name for name, niceness in found.items() if niceness == own))
+"""
+    if os.getpriority(os.PRIO_PROCESS, 0) >= NICENESS:
+        pytest.skip("these tests have a low priority themselves")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    at_own_priority = literal_eval(done.stdout.splitlines()[-1])
+    assert [name for name in at_own_priority if "holdfast" in name] == ["holdfast.apps.low_priority"]
+
+
+def test_what_cannot_be_imported_is_left_to_those_that_need_it() -> None:
+    def fail() -> None:
+        raise ImportError("not installed")
+
+    import_at_low_priority(fail)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import __version__
+
 VENDORS = (
     "pydantic_ai",
     "pydantic",
@@ -48,3 +50,9 @@ def test_commands_run_without_docstrings(tmp_path: Path) -> None:
     done = subprocess.run(program, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "holdfast: no sessions\n")
+
+
+def test_the_package_can_be_run_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {__version__}\n", "")

@@ -1,6 +1,5 @@
 """Run work that nobody waits for yet behind all other programs of the machine."""
 
-import asyncio
 import os
 import sys
 import threading
@@ -19,6 +18,8 @@ async def run_at_low_priority(work: Callable[[], T]) -> T:
     Only Linux gives threads priorities of their own, and nobody but root may raise one again. The work may start no
     threads that outlive it: they would have its priority.
     """
+    import asyncio  # noqa: PLC0415 - a large part of what `import_at_low_priority` is for
+
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
 
@@ -31,10 +32,7 @@ async def run_at_low_priority(work: Callable[[], T]) -> T:
             ended.set_result(result)  # pyright: ignore[reportArgumentType]
 
     def run() -> None:
-        if sys.platform == "linux":
-            thread = threading.get_native_id()
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
+        _lower_priority()
         try:
             result, error = work(), None
         except BaseException as raised:  # noqa: BLE001 - raised where the work is awaited
@@ -44,3 +42,24 @@ async def run_at_low_priority(work: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="holdfast-low-priority", daemon=True).start()
     return await ended
+
+
+def import_at_low_priority(imports: Callable[[], None]) -> None:
+    """Import as `run_at_low_priority` does, before there is an event loop; what fails is raised when it is needed."""
+
+    def run() -> None:
+        _lower_priority()
+        with suppress(Exception):
+            imports()
+
+    thread = threading.Thread(target=run, name="holdfast-low-priority", daemon=True)
+    thread.start()
+    thread.join()
+
+
+def _lower_priority() -> None:
+    """Lower the priority of this thread."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))

@@ -57,6 +57,11 @@ def _run(arguments: list[str]) -> int:
 
         print(f"holdfast {__version__}")
         return 0
+    if arguments[:1] == ["gateway"]:
+        from holdfast.apps.low_priority import import_at_low_priority
+
+        # Others on this machine may be serving.
+        import_at_low_priority(_import_gateway_command)
     import asyncio
 
     from holdfast.apps.cli.output import configure_output
@@ -70,6 +75,14 @@ def _run(arguments: list[str]) -> int:
             return runner.run(_run_command(args))
     except (HoldfastError, ImportError) as error:
         return _end(2, str(error))
+
+
+def _import_gateway_command() -> None:
+    import asyncio
+
+    from holdfast.apps.cli import gateway, output, parser
+
+    del asyncio, gateway, output, parser
 
 
 def _end(code: int, reason: str) -> int:
