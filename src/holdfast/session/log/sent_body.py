@@ -33,6 +33,8 @@ MAX_CHAIN = 64
 MAX_MISSES = 4
 """How many messages in a row may differ from the body before the search for them ends."""
 MIN_SEARCHED_BYTES = 32
+MAX_BETWEEN_BYTES = 16_384
+"""How far before the message that was found last the next one is searched for, beside those that were not found."""
 MAX_LAST_BYTES = 64
 """Most bodies have fewer bytes after their last message, so that the next body mostly begins with all before them."""
 
@@ -192,7 +194,7 @@ def _changed_pieces(
     The range grows to hold the messages at its ends as a whole. They are searched for from its end on.
     """
     found: list[BodyPiece] = []
-    end, at, misses, style = stop, stop, 0, _COMPACT
+    end, at, misses, style, near = stop, stop, 0, _COMPACT, len(body)
     for position in reversed(positions):
         if misses == MAX_MISSES or at - start < MIN_SEARCHED_BYTES:
             break
@@ -203,17 +205,21 @@ def _changed_pieces(
             native = native_at(position)
         except NotInMemoryError:
             continue
+        longest = 0
         for is_unmarked, written, encoded in _spellings(native, style):
+            longest = max(longest, len(encoded))
             most = at if found else min(len(body), at + len(encoded) - 1)
-            place = body.rfind(encoded, max(0, start - len(encoded) + 1), most)
+            place = body.rfind(encoded, max(0, start - len(encoded) + 1, at - near - len(encoded)), most)
             if place < 0:
                 continue
             after = place + len(encoded)
             end = end if found else max(after, stop)
             piece = {"message": position, **written.flags(), **({"unmarked": True} if is_unmarked else {})}
             found += [*_text_pieces(body[after : at if found else end]), piece]
-            at, misses, style = place, 0, written
+            at, misses, style, near = place, 0, written, MAX_BETWEEN_BYTES
             break
+        else:
+            near += 2 * longest
     start = min(start, at)
     return start, end, _in_runs([*_text_pieces(body[start:at]), *reversed(found)])
 
