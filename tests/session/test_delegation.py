@@ -98,6 +98,69 @@ async def test_the_main_agent_can_be_shown_less(
     assert ("\n3 failed" in str(await session.recall("failed"))) is recalled
 
 
+@pytest.mark.parametrize("is_prepared_meanwhile", [False, True])
+async def test_an_answer_is_seen_with_its_reasoning_and_no_call_is(*, is_prepared_meanwhile: bool) -> None:
+    question = {"role": "user", "content": "Is it ready?"}
+    call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "run", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c1", "output": "3 failed"}
+    program = {"type": "program", "id": "prog_1", "call_id": "p1", "code": "run()"}
+    program_output = {"type": "program_output", "id": "po_1", "call_id": "p1", "result": "4"}
+    answer = {"type": "message", "id": "msg_1", "role": "assistant", "content": [output_text("three tests fail")]}
+    work = [
+        reasoning("rs_1"),
+        call,
+        output,
+        reasoning("rs_2"),
+        program,
+        program_output,
+        reasoning("rs_3"),
+        reasoning("rs_4"),
+        answer,
+    ]
+    async with Session.open("s", model="gpt-5", format="openai-responses") as session:
+        await session.record([question])
+        async with session.delegate("tester", task="run the tests", main_sees="answers") as child:
+            for item in work:
+                await child.record([item])
+                if is_prepared_meanwhile:
+                    await session.prepare(16_000)
+            await child.answer("three tests fail")
+        await session.record([question])
+
+        request = await session.prepare(16_000)
+
+        assert request.messages == [question, reasoning("rs_3"), reasoning("rs_4"), answer, question]
+
+
+async def test_a_delegate_of_gemini_does_not_see_the_call_that_it_works_for() -> None:
+    def turn(role: str, *parts: dict[str, Any]) -> dict[str, Any]:
+        return {"role": role, "parts": list(parts)}
+
+    function, call = {"name": "delegate", "args": {}}, {"name": "delegate", "response": {"output": "It is."}}
+    answered = [
+        turn("user", {"text": "Is it ready?"}),
+        turn("model", {"functionCall": function, "thoughtSignature": "c2ln"}),
+        turn("user", {"functionResponse": call}),
+        turn("model", {"text": "It is."}),
+        turn("user", {"text": "And now?"}),
+    ]
+    async with Session.open("s", model="gemini-3-pro-preview", format="gemini") as session:
+        await session.record([*answered, turn("model", {"functionCall": function, "thoughtSignature": "bmV3"})])
+        async with session.delegate("tester", task="run the tests") as child:
+            request = await child.prepare(16_000)
+
+            assert request.messages == [*answered, turn("user", {"text": "run the tests"})]
+            assert request.receipt.repairs == ()
+
+
+def reasoning(item_id: str) -> dict[str, Any]:
+    return {"type": "reasoning", "id": item_id, "summary": [], "encrypted_content": f"of {item_id}"}
+
+
+def output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
 async def test_what_the_main_agent_sees_is_the_policys_to_say(store: Store) -> None:
     policy = read_policy('base = "default"\nmain_sees = "nothing"')
     async with Session.open("c2", store=store, model="gpt-5", policy=policy) as session:

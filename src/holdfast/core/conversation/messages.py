@@ -93,6 +93,11 @@ class Opaque:
     encoded_tokens: int = field(default=0, repr=False)
     """The estimated cost of encrypted or encoded data within the block, which the text leaves out."""
 
+    @property
+    def is_field_of_next(self) -> bool:
+        """Whether this only counts a field of the part after it, such as its signature."""
+        return not self.text and self.native == self.kind
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:

@@ -4,11 +4,11 @@
 again. `view_of` returns the messages that the model will see. Both are pure: the same input gives the same result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from holdfast.core.conversation.messages import Entry, Message, Thinking, ToolCall
+from holdfast.core.conversation.messages import Entry, Message, Opaque, Part, Thinking, ToolCall
 from holdfast.core.conversation.repair import is_valid_history, repair_entries
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
 from holdfast.core.history.events import MAIN, RequestTruncated, TokenBreakdown, UsageMeasured
@@ -148,6 +148,7 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
+        view = _without_unanswered_items_of_others(view, plan_input)
     stages = VIEW_STAGES
     if processors is not NO_PROCESSORS:
         stages = {
@@ -182,17 +183,58 @@ def _without_open_calls_of_others(view: View, plan_input: PlanInput) -> View:
     scopes, scope = plan_input.projection.context.message_scopes, plan_input.situation.scope
     if scope == MAIN:
         return view
-    answered = {call_id for entry in view.entries for call_id in entry.message.outline.result_ids}
     entries: list[Entry] = []
-    for entry in view.entries:
-        is_own = entry.position is None or scopes[entry.position] == scope
-        if is_own or answered.issuperset(entry.message.outline.call_ids):
+    results: set[str] = set()
+    for entry in reversed(view.entries):
+        outline = entry.message.outline
+        # Formats that pair by name use an id again, so a result answers the nearest call before it.
+        unanswered = set(outline.call_ids) - results
+        results = (results - set(outline.call_ids)).union(outline.result_ids)
+        if not unanswered or entry.position is None or scopes[entry.position] == scope:
             entries.append(entry)
             continue
-        parts = tuple(part for part in entry.message.parts if not isinstance(part, ToolCall) or part.id in answered)
+        parts = _without_calls(entry.message.parts, unanswered)
         if any(not isinstance(part, Thinking) for part in parts):
             entries.append(entry.with_message(entry.message.with_parts(parts)))
+    entries.reverse()
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input)
+
+
+def _without_unanswered_items_of_others(view: View, plan_input: PlanInput) -> View:
+    """Leave out items that belong to calls of a delegate of which only the answers are visible.
+
+    Providers refuse reasoning without the item that followed it, and a program without its calls.
+    """
+    context, scope = plan_input.projection.context, plan_input.situation.scope
+    scopes = context.message_scopes
+    if scope != MAIN or not plan_input.situation.batching.is_itemized or context.scopes.does_main_see_all:
+        return view
+    entries: list[Entry] = []
+    positions: set[int] = set()
+    for entry in reversed(view.entries):
+        position, outline = entry.position, entry.message.outline
+        if position is not None and context.scopes.main_view_of(scopes[position]) == "answers":
+            if outline.is_reasoning_only:
+                later = (at for at in range(position + 1, context.length) if scopes[at] == scopes[position])
+                if next(later, None) not in positions:
+                    continue
+            elif not entry.message.text and (outline.server_uses or outline.server_results):
+                continue
+            positions.add(position)
+        entries.append(entry)
+    entries.reverse()
+    return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input)
+
+
+def _without_calls(parts: Sequence[Part], call_ids: Container[str]) -> tuple[Part, ...]:
+    """Return parts without some calls, and without what only counts a field of these calls."""
+    kept: list[Part] = []
+    for part in parts:
+        if not isinstance(part, ToolCall) or part.id not in call_ids:
+            kept.append(part)
+        elif kept and isinstance(kept[-1], Opaque) and kept[-1].is_field_of_next:
+            kept.pop()
+    return tuple(kept)
 
 
 def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
