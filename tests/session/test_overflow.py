@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Budget, Session, validate
+from holdfast import Budget, EmptyConversationError, Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.session.compaction.compactor import CompactionOptions
@@ -385,6 +385,19 @@ async def test_a_refusal_before_any_request_is_raised() -> None:
     session: Session = await Session.open("c1", model="gpt-5")
 
     with pytest.raises(ModelOverflowError):
+        await session.retry(OVERFLOW, status=400)
+
+
+@pytest.mark.parametrize("policy", ["default", "copilot", "cowagent", "co-cli", "inkeep"])
+@pytest.mark.parametrize("has_summarizer", [False, True])
+async def test_a_refusal_after_the_context_was_cleared_says_that_nothing_is_left(
+    policy: str, *, has_summarizer: bool
+) -> None:
+    session = await talked(MemoryStore(), policy, summarizer=ScriptedModel([]) if has_summarizer else None)
+    await session.prepare(100_000)
+    await session.clear()
+
+    with pytest.raises(EmptyConversationError):
         await session.retry(OVERFLOW, status=400)
 
 

@@ -194,6 +194,8 @@ class CopilotCompaction(CompactionRule):
     def _span(plan_input: PlanInput) -> CompactSpan | None:
         """Return everything so far except the prompt that is being answered and an open exchange."""
         projection = plan_input.projection
+        if not projection:
+            return None
         last = len(projection) - 1
         is_open = projection[last].outline.result_ids or projection[last].is_prompt
         boundary = uncuttable_span(projection, last)[0] if is_open else last + 1
