@@ -118,7 +118,8 @@ async def test_an_answer_is_seen_with_its_reasoning_and_no_call_is(*, is_prepare
         answer,
     ]
     async with Session.open("s", model="gpt-5", format="openai-responses") as session:
-        await session.record([question])
+        await session.record([question, reasoning("rs_0")])
+        await session.interrupt()
         async with session.delegate("tester", task="run the tests", main_sees="answers") as child:
             for item in work:
                 await child.record([item])

@@ -148,7 +148,7 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
     if projection.has_other_scopes:
         _check_own_calls(plan_input)
         view = _without_open_calls_of_others(view, plan_input)
-        view = _without_unanswered_items_of_others(view, plan_input)
+        view = _without_items_of_unseen_calls(view, plan_input)
     stages = VIEW_STAGES
     if processors is not NO_PROCESSORS:
         stages = {
@@ -200,27 +200,28 @@ def _without_open_calls_of_others(view: View, plan_input: PlanInput) -> View:
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input)
 
 
-def _without_unanswered_items_of_others(view: View, plan_input: PlanInput) -> View:
-    """Leave out items that belong to calls of a delegate of which only the answers are visible.
+def _without_items_of_unseen_calls(view: View, plan_input: PlanInput) -> View:
+    """Leave out reasoning and programs that belong to calls of delegates of which only the answers are visible.
 
-    Providers refuse reasoning without the item that followed it, and a program without its calls.
+    Providers refuse reasoning without the item that its agent said after it, and a program without its calls.
     """
     context, scope = plan_input.projection.context, plan_input.situation.scope
     scopes = context.message_scopes
     if scope != MAIN or not plan_input.situation.batching.is_itemized or context.scopes.does_main_see_all:
         return view
     entries: list[Entry] = []
-    positions: set[int] = set()
+    said: set[int] = set()
     for entry in reversed(view.entries):
-        position, outline = entry.position, entry.message.outline
-        if position is not None and context.scopes.main_view_of(scopes[position]) == "answers":
+        position, message = entry.position, entry.message
+        if position is not None and message.role == "assistant":
+            scope, outline = scopes[position], message.outline
             if outline.is_reasoning_only:
-                later = (at for at in range(position + 1, context.length) if scopes[at] == scopes[position])
-                if next(later, None) not in positions:
+                later = (at for at in range(position + 1, context.length) if scopes[at] == scope)
+                if next(later, None) not in said:
                     continue
-            elif not entry.message.text and (outline.server_uses or outline.server_results):
+            elif context.scopes.main_view_of(scope) == "answers" and not message.text and outline.has_server_tools:
                 continue
-            positions.add(position)
+            said.add(position)
         entries.append(entry)
     entries.reverse()
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input)
