@@ -1,9 +1,12 @@
 """What takes long for a long conversation is done in threads, so that the event loop goes on meanwhile."""
 
+import asyncio
+import gc
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -118,3 +121,29 @@ def test_a_vocabulary_is_loaded_in_a_thread() -> None:
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
 
     assert done.stdout.split() == [COUNTING]
+
+
+async def test_an_error_of_a_plan_whose_caller_was_cancelled_is_not_reported_by_the_event_loop() -> None:
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["message"]))
+    started, may_end = asyncio.Event(), threading.Event()
+
+    def fail() -> None:
+        loop.call_soon_threadsafe(started.set)
+        may_end.wait(10)
+        raise ValueError("it does not fit")
+
+    caller = asyncio.ensure_future(heavy_work.plan_in_thread(fail))
+    await started.wait()
+    caller.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+
+    with suppress(asyncio.CancelledError):
+        await caller
+    was_cancelled = caller.cancelled()
+    del caller
+    await heavy_work.plan_in_thread(gc.collect)
+
+    assert (was_cancelled, reported) == (True, [])

@@ -92,6 +92,8 @@ async def _run_in(thread: str, action: Callable[[], T]) -> T:
         while not done.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([done])
+        if not done.cancelled():
+            done.exception()  # otherwise the event loop reports an error that nobody waits for any more
         raise
 
 
