@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import MalformedInputError, SettingsError, read_policy, validate
+from holdfast import MalformedInputError, PendingToolCallsError, SettingsError, read_policy, validate
 from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
 from holdfast.core.planning.policy import PRESETS
 from holdfast.delegation import DelegateAnswer, Visibility
@@ -152,6 +152,21 @@ async def test_a_delegate_of_gemini_does_not_see_the_call_that_it_works_for() ->
 
             assert request.messages == [*answered, turn("user", {"text": "run the tests"})]
             assert request.receipt.repairs == ()
+
+
+async def test_a_turn_stays_interrupted_while_others_work_and_a_text_is_attached(session: Session) -> None:
+    await session.record([user_message("and this?"), tool_call_message("c9")])
+    await session.interrupt()
+    interrupted = await session.prepare(16_000)
+    async with session.delegate("tester", task="run the tests", main_sees="nothing") as child:
+        await worked(child, "t1", "3 failed")
+        await child.answer("three tests fail")
+    await session.attach("log.txt", "a long text")
+
+    assert (await session.prepare(16_000)).messages == interrupted.messages
+    await session.record([tool_call_message("c10")])
+    with pytest.raises(PendingToolCallsError):
+        await session.prepare(16_000)
 
 
 def reasoning(item_id: str) -> dict[str, Any]:

@@ -131,8 +131,12 @@ class History:
         return self._versions[self._current]
 
     def was_interrupted(self, scope: str) -> bool:
-        """Return whether an agent's turn was interrupted and no message followed."""
-        return 0 < self.session_state.interrupted_at.get(scope, 0) == self.entries.length
+        """Return whether an agent's turn was interrupted and no message of that agent followed, except attachments."""
+        start = self.session_state.interrupted_at.get(scope, 0)
+        if not start:
+            return False
+        attachments, scopes = self.session_state.attachments.values(), self.message_scopes
+        return not any(scopes[at] == scope and at not in attachments for at in range(start, self.entries.length))
 
     @property
     def can_undo(self) -> bool:
