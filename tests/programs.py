@@ -46,12 +46,22 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run the program to its end with pipes for its standard streams.
 
-    `on_start` gets the number of its process before anything is said to it.
+    A lone surrogate in `said` stands for a byte that is not UTF-8. `on_start` gets the number of its process before
+    anything is said to it.
     """
     if is_fresh or IS_ALWAYS_FRESH:
         command = [HOLDFAST, *arguments]
         pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=folder, text=True) as process:
+        with subprocess.Popen(
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=env,
+            cwd=folder,
+            encoding="utf-8",
+            errors="surrogateescape",
+        ) as process:
             on_start(process.pid)
             try:
                 outputs = process.communicate(said, TIMEOUT_SECONDS)
@@ -174,7 +184,7 @@ def _run_forked(
 
 
 def _write_all(fd: int, text: str) -> None:
-    with open(fd, "w", encoding="utf-8") as stream:
+    with open(fd, "w", encoding="utf-8", errors="surrogateescape") as stream:
         stream.write(text)
 
 

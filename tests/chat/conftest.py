@@ -146,6 +146,11 @@ class Person:
         """Tell the program to end."""
         self._child.kill(signal.SIGTERM)
 
+    def hangs_up(self) -> int:
+        """Close the terminal, wait for the end of the program, and return its exit code."""
+        self._child.close()
+        return -1 if self._child.exitstatus is None else self._child.exitstatus
+
     def has_child(self, command: str) -> bool:
         """Return whether the program has started a command that still runs."""
         for path in Path("/proc").glob("[0-9]*/cmdline"):

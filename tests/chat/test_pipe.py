@@ -1,6 +1,9 @@
 """The chat without a terminal: text for pipes, events for programs."""
 
 import json
+import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import pytest
 
 from holdfast.testing.endpoint import http_response, text_stream, tool_call_stream
 from tests.chat.conftest import Served
-from tests.programs import run_program
+from tests.programs import HOLDFAST, run_program
 
 
 @pytest.fixture
@@ -31,6 +34,40 @@ def test_a_question_on_standard_input_is_answered_once(served: Served, env: dict
 
     assert answered == (0, "you said: What is a tide?\n", "")
     assert served.prompts == ["What is a tide?"]
+
+
+@pytest.mark.parametrize("arguments", [["-p"], []], ids=["once", "line by line"])
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+def test_standard_input_may_begin_with_a_mark_and_hold_bytes_that_are_not_utf_8(
+    served: Served, env: dict[str, str], folder: Path, encoding: str, arguments: list[str]
+) -> None:
+    environment = {**env, "PYTHONIOENCODING": encoding}
+
+    code, _, _ = ran(served, environment, folder, *arguments, said="\ufeffcafé \udcff\r\n", is_fresh=True)
+
+    assert (code, served.prompts) == (0, ["café \ufffd"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_a_chat_that_waits_for_a_line_ends_in_order_when_it_is_told_to_end(
+    served: Served, env: dict[str, str], folder: Path, number: int
+) -> None:
+    command = [HOLDFAST, "chat", "--model", served.model]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=folder, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write("first\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "you said: first\n"
+
+        process.send_signal(number)
+        errors = process.stderr.read()
+        code = process.wait()
+
+    assert code == 130
+    assert re.fullmatch(r"(warning: Interrupted by user\.|saved; continue with: \S+ chat --resume \S+)\n", errors)
 
 
 def test_a_question_and_what_it_is_about_go_together(served: Served, env: dict[str, str], folder: Path) -> None:

@@ -191,6 +191,24 @@ def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, serv
     assert "saved; continue with" in person.text
 
 
+@pytest.mark.parametrize("terminal", ["xterm-256color", "dumb"])
+def test_a_turn_whose_terminal_is_closed_is_stopped_and_the_conversation_keeps_its_title(
+    sit: Sit, served: Served, terminal: str
+) -> None:
+    served.script.append(text_stream("Once upon", None))
+    person = sit(TERM=terminal)
+    person.says("Tell me a story.")
+    person.sees("Once upon")
+
+    code = person.hangs_up()
+
+    again = sit("--resume")
+    again.sees("2 messages so far", "› Tell me a story.", "Once upon")
+    again.says("/sessions")
+    again.waits(lambda: re.search(r"→ .* Tell me a story\.", again.text) is not None, "the title to be listed")
+    assert code == 0
+
+
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [

@@ -35,6 +35,7 @@ from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
 from holdfast.apps.chat.pastes import PastedTexts
+from holdfast.apps.chat.plain_screen import survive_closed_terminal
 from holdfast.stores.files import create_private_file
 
 PROMPT_MARK = "› "
@@ -145,7 +146,8 @@ class TerminalOutput(Vt100_Output):
     def flush(self) -> None:
         """Send what was written, unless it is part of an update."""
         if not self._is_held:
-            super().flush()
+            with survive_closed_terminal():
+                super().flush()
 
     def erase_down(self) -> None:
         """Erase from the cursor, which is at the left edge, to the end of the screen.

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast import __version__
 from holdfast.apps.chat.attachments import AttachedText, read_attachment
@@ -92,13 +92,25 @@ async def run_chat(settings: Settings, options: ChatOptions) -> int:
     is_typed = sys.stdin.isatty() and not options.is_once and not options.is_json
     screen = JsonScreen() if options.is_json else PlainScreen(lines if is_typed else None)
     async with _open_chat(settings, screen, options) as chat:
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+
+        def end() -> None:
+            chat.is_over = True
+            task.cancel()
+
         try:
-            task = asyncio.current_task()
-            with end_on_signals(task.cancel if task is not None else lambda: None):
-                if is_typed:
-                    return await _answer_typed_lines(chat, lines, options.prompt)
-                chat.failure_hint = _describe_resuming
-                return EXIT_CODES[await _answer_input(chat, lines, options)]
+            with end_on_signals(end) as signals:
+                try:
+                    if is_typed:
+                        return await _answer_typed_lines(chat, lines, options.prompt)
+                    chat.failure_hint = _describe_resuming
+                    return EXIT_CODES[await _answer_input(chat, lines, options)]
+                except asyncio.CancelledError:
+                    if not signals:
+                        raise
+                    task.uncancel()
+                    _notify_saved(chat)
+                    return EXIT_CODES["interrupted"]
         finally:
             await consolidate_on_exit(chat)
 
@@ -111,9 +123,13 @@ async def _answer_typed_lines(chat: Chat, lines: TypedLines, prompt: str | None)
             signal.SIGINT, lambda: chat.interrupt() or chat.notify(NOTHING_RUNS)
         )
     await answer_lines(chat, lines, prompt, ends_if_interrupted=False)
+    _notify_saved(chat)
+    return 0
+
+
+def _notify_saved(chat: Chat) -> None:
     if hint := _describe_resuming(chat):
         chat.notify(f"saved{hint}")
-    return 0
 
 
 def _describe_resuming(chat: Chat) -> str:
@@ -153,8 +169,7 @@ async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
             await run_chat_loop(chat, terminal, options.prompt, greeting=lambda: _show_greeting(chat, terminal))
         if signals:
             await consolidate_on_exit(chat)
-        if hint := _describe_resuming(chat):
-            chat.notify(f"saved{hint}")
+        _notify_saved(chat)
     return 0
 
 

@@ -6,13 +6,15 @@ allow.
 """
 
 import asyncio
+import errno
 import json
+import os
 import re
 import sys
 import threading
 from collections import deque
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import cast
 
@@ -45,6 +47,20 @@ _CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f
 def replace_control_characters(text: str) -> str:
     """Return a text without control characters: output of a model or a tool must not control the terminal."""
     return _CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+@contextmanager
+def survive_closed_terminal() -> Generator[None]:
+    """Write to a terminal that may be gone: then drop this and all later output, so that the chat can end in order."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)
+        os.close(nowhere)
 
 
 def preview_line(text: str, max_chars: int = MAX_LINE_PREVIEW_CHARS) -> str:
@@ -108,7 +124,10 @@ class TypedLines:
     def _read_all(self, loop: asyncio.AbstractEventLoop) -> None:
         line: str | None = ""
         while line is not None:
-            line = sys.stdin.readline() or None
+            try:
+                line = sys.stdin.readline() or None
+            except OSError:  # the terminal is gone
+                line = None
             loop.call_soon_threadsafe(self._add, line)
 
     def _add(self, line: str | None) -> None:
@@ -182,8 +201,9 @@ class PlainScreen:
         self._write_stderr(f"rejected, because there is no user to ask: {preview_line(question)}")
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        with self._output():
+            sys.stdout.write(text)
+            sys.stdout.flush()
         self._is_line_open = not text.endswith("\n")
 
     def _end_line(self) -> None:
@@ -192,8 +212,13 @@ class PlainScreen:
 
     def _write_stderr(self, text: str) -> None:
         self._end_line()
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        with self._output():
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    def _output(self) -> AbstractContextManager[None]:
+        """Return the context to write in; an error of a pipe or a file ends the program."""
+        return nullcontext() if self._lines is None else survive_closed_terminal()
 
 
 CHAT_EVENT_NAMES = {

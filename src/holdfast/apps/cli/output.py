@@ -1,6 +1,7 @@
 """How commands print results, warnings and progress, and what several of them read from their arguments."""
 
 import argparse
+import codecs
 import json
 import os
 import sys
@@ -120,13 +121,22 @@ def render_positions(positions: Sequence[int]) -> str:
 
 
 def configure_output(*, is_utf8: bool) -> None:
-    """Configure the standard streams so that printing never fails, whatever the encoding, even on a closed stream."""
+    """Configure the standard streams so that they never fail, whatever the encoding, even if one is closed.
+
+    Bytes of the input that its encoding does not know become lone surrogates. A pipe that is said to be ASCII may hold
+    UTF-8, and one of a Windows program may begin with a byte order mark.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as the program
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace", **({"encoding": "utf-8"} if is_utf8 else {}))
+    reconfigure = getattr(sys.stdin, "reconfigure", None)
+    if reconfigure is not None:
+        is_unicode = codecs.lookup(sys.stdin.encoding).name in {"ascii", "utf-8"}
+        encoding = {"encoding": "utf-8-sig"} if is_unicode and not sys.stdin.isatty() else {}
+        reconfigure(errors="surrogateescape", **encoding)
 
 
 def port_number(text: str) -> int:
