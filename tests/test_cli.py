@@ -95,6 +95,17 @@ def test_sessions_are_listed_for_people_and_for_programs(chats: Path, capsys: py
     assert len(json.loads(run(capsys, "sessions", "--json", "--limit", "1")[1])) == 1
 
 
+def test_a_list_of_sessions_that_is_not_whole_says_so(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talked(chats)
+    talked(chats, "other", age_days=3)
+
+    code, out, err = run(capsys, "sessions", "--limit", "1")
+
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert err == "holdfast: there are more than 1 sessions; list more with --limit, or fewer with --prefix\n"
+    assert run(capsys, "sessions", "--limit", "2")[2] == ""
+
+
 def test_a_machine_without_sessions_says_so_and_makes_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

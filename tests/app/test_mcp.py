@@ -13,7 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
-from holdfast import Session
+from holdfast import Session, __version__
 from holdfast.apps.mcp import ConversationReader, mcp_server
 from holdfast.errors import StoreUnavailableError
 from holdfast.memory import DailyMemory
@@ -76,6 +76,26 @@ async def test_sessions_are_listed_with_the_handles_that_the_other_tools_take(st
     assert await reader.call("sessions", {}) == ("another · 1 event\n8f3a-boats · 5 events · Boats", False)
     assert await reader.call("sessions", {"prefix": "8f", "limit": 1}) == ("8f3a-boats · 5 events · Boats", False)
     assert await reader.call("sessions", {"prefix": "zz"}) == ("There are no conversations.", False)
+
+
+async def test_a_list_that_is_not_whole_says_how_to_see_the_rest(store: Store) -> None:
+    answer = await ConversationReader(store).call("sessions", {"limit": 1})
+
+    more = "[There are older ones. List those whose ids begin alike with `prefix`.]"
+    assert answer == (f"another · 1 event\n{more}", False)
+
+
+async def test_a_number_may_be_written_as_text_and_anything_else_is_refused(store: Store) -> None:
+    async with Session.open("long", store=store) as session:
+        await session.record([user_message("word " * 5_000)])
+    reader = ConversationReader(store, default_session="long")
+
+    for skip in ("20000", " 20000 ", 20_000.0):
+        assert await reader.call("show", {"skip": skip}) == await reader.call("show", {"skip": 20_000})
+    assert await reader.call("show", {"at": "3"}) == await reader.call("show", {"at": 3})
+    assert await reader.call("show", {"at": "last"}) == ("at: must be a whole number, not 'last'", True)
+    assert await reader.call("show", {"skip": [5]}) == ("skip: must be a whole number, not [5]", True)
+    assert await reader.call("sessions", {"limit": True}) == ("limit: must be a whole number, not True", True)
 
 
 async def test_a_call_without_a_conversation_means_the_default_or_says_which_there_are(store: Store) -> None:
@@ -191,8 +211,10 @@ async def test_requests_that_are_piped_into_the_program_are_answered_though_the_
     output, _ = await run.communicate("\n".join([*lines, ""]).encode())
     answers = {str(one.get("id")): one for one in map(json.loads, output.splitlines()[1:]) if "result" in one}
     errors = [one["error"] for one in map(json.loads, output.splitlines()) if "error" in one]
+    greeting = json.loads(output.splitlines()[0])["result"]
 
     assert run.returncode == 0
+    assert (greeting["serverInfo"]["name"], greeting["serverInfo"]["version"]) == ("holdfast", __version__)
     assert [one["result"]["content"][0]["text"] for one in (answers["a"], answers["b"])] == [
         "first [conversation second] · 1 event"
     ] * 2

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
+from holdfast import __version__
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_PARAMETERS
-from holdfast.core.schema import is_integer
+from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import HoldfastError, SettingsError, UnknownSessionError, imports_of_extra
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.memory.daily import DailyMemory
@@ -68,7 +69,8 @@ SESSIONS_DESCRIPTION = (
     "names. Use an id as `conversation` in the other tools."
 )
 MAX_PAGE_CHARS = 20_000
-MAX_ANSWERED_SESSIONS = 50
+MAX_ANSWERED_SESSIONS, MAX_NUMBER_DIGITS = 50, 12
+MORE_SESSIONS_TEXT = "[There are older ones. List those whose ids begin alike with `prefix`.]"
 NO_MEMORY_TEXT = (
     "There is no memory: it is off. The user can choose a folder: holdfast config memory ~/.holdfast/memory"
 )
@@ -150,21 +152,21 @@ class ConversationReader:
             return f"[conversation {self._name_of(session.id)}]\n{await session.recall_tool().call(asked)}"
 
     async def _show(self, arguments: Mapping[str, object]) -> str:
-        at, skip = arguments.get("at"), arguments.get("skip")
+        at, start = _number_of(arguments, "at"), max(0, _number_of(arguments, "skip") or 0)
         async with self._open(arguments) as session:
-            text = await _request_text(session, at) if is_integer(at) else await _context_text(session)
-            start = max(0, skip) if is_integer(skip) else 0
+            text = await _context_text(session) if at is None else await _request_text(session, at)
             page = text[start : start + MAX_PAGE_CHARS]
             rest = len(text) - start - len(page)
             more = f"\n[{rest:,} more characters: ask again with skip={start + len(page)}]" if rest > 0 else ""
             return f"[conversation {self._name_of(session.id)}, for reference only]\n{page}{more}"
 
     async def _list_sessions(self, arguments: Mapping[str, object]) -> str:
-        prefix, limit = arguments.get("prefix", ""), arguments.get("limit")
-        most = min(MAX_ANSWERED_SESSIONS, limit) if is_integer(limit) else MAX_ANSWERED_SESSIONS
-        infos = await self._store.sessions(prefix=f"{self._owner}{prefix}", limit=max(1, most))
-        lines = [_session_line(self._name_of(info.id), info) for info in infos]
-        return "\n".join(lines) or "There are no conversations."
+        prefix, limit = arguments.get("prefix") or "", _number_of(arguments, "limit")
+        most = MAX_ANSWERED_SESSIONS if limit is None else max(1, min(MAX_ANSWERED_SESSIONS, limit))
+        infos = await self._store.sessions(prefix=f"{self._owner}{prefix}", limit=most + 1)
+        lines = [_session_line(self._name_of(info.id), info) for info in infos[:most]]
+        more = [MORE_SESSIONS_TEXT] if len(infos) > most else []
+        return "\n".join([*lines, *more]) or "There are no conversations."
 
     async def _search_memory(self, arguments: Mapping[str, object]) -> str:
         return NO_MEMORY_TEXT if self._memory is None else await MemorySearchTool(self._memory).call(arguments)
@@ -189,6 +191,17 @@ class ConversationReader:
     def _name_of(self, session_id: str) -> str:
         """Return an id as it is shown, on one line."""
         return neutralize(session_id.removeprefix(self._owner), "item")
+
+
+def _number_of(arguments: Mapping[str, object], name: str) -> int | None:
+    """Return a number of a call, which some models write as text; None if the call has none."""
+    value = arguments.get(name)
+    if value is None or is_integer(value):
+        return value
+    digits = f"{value}".strip().removesuffix(".0")
+    if not digits.isdecimal() or len(digits) > MAX_NUMBER_DIGITS:
+        raise SettingsError(name, f"must be a whole number, not {short_repr(value)}")
+    return int(digits)
 
 
 async def _context_text(session: Session) -> str:
@@ -250,7 +263,9 @@ def mcp_server(reader: ConversationReader) -> Server[dict[str, object]]:
         text, is_error = await reader.call(params.name, params.arguments or {})
         return types.CallToolResult(content=[types.TextContent(text=text)], is_error=is_error)
 
-    return Server("holdfast", instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(
+        "holdfast", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool
+    )
 
 
 async def serve_stdio(store: Store, *, memory: DailyMemory | None = None, session: str = "") -> None:

@@ -50,7 +50,10 @@ async def list_sessions(args: argparse.Namespace, store: Store) -> int:
 
     holdfast sessions --prefix report --limit 10
     """
-    infos = await store.sessions(prefix=args.prefix, limit=args.limit)
+    found = await store.sessions(prefix=args.prefix, limit=args.limit + 1)
+    infos = found[: args.limit]
+    if len(found) > len(infos):
+        warn(f"there are more than {args.limit:,} sessions; list more with --limit, or fewer with --prefix")
     if args.json:
         print_json([asdict(info) for info in infos])
     elif not infos:
