@@ -196,6 +196,27 @@ async def test_a_conversation_of_another_format_is_continued_as_a_copy(
         assert await original.messages() == said
 
 
+async def test_a_copy_says_that_its_original_has_gone_on(tmp_path: Path, served: Served) -> None:
+    store, screen = MemoryStore(), RecordingScreen()
+    async with Session.open("report", store=store) as session:
+        await session.record([{"role": "user", "content": "The tide turns at four."}])
+    chat = start(tmp_path, served.model, screen, store, budget="4000")
+    await chat.open_conversation("report")
+    async with Session.open("report", store=store) as session:
+        await session.record([{"role": "assistant", "content": "Noted."}, {"role": "user", "content": "At five."}])
+
+    await chat.open_conversation("report")
+    await chat.close()
+
+    told = "report holds openai-chat messages; the chat continues its copy report-chat"
+    assert notices(screen) == [
+        told,
+        told,
+        "report has 2 messages that the copy lacks, because they came later; to continue with them instead, delete the"
+        " copy first: holdfast sessions rm report-chat",
+    ]
+
+
 # Hints.
 
 

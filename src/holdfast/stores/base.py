@@ -261,9 +261,9 @@ class Store(Protocol):
 
 
 SessionValueKind: TypeAlias = Literal[
-    "memory", "board", "retention", "consolidated", "client", "governing", "answer", "import"
+    "memory", "board", "retention", "consolidated", "client", "governing", "answer", "import", "copied"
 ]
-_PLAIN_KINDS = ("memory", "board", "retention", "client", "governing", "import")
+_PLAIN_KINDS = ("memory", "board", "retention", "client", "governing", "import", "copied")
 _QUALIFIED_KINDS = ("consolidated", "answer")
 """Kinds whose key also names something else, without a colon in it."""
 

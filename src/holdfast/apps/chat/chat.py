@@ -7,6 +7,7 @@ and in a test. A new conversation starts with the context board of its repositor
 import asyncio
 import gc
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -59,6 +60,7 @@ from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.context_report import ContextReport
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
+from holdfast.core.schema import is_integer
 from holdfast.counters.vocabularies import counter_for, load_vocabulary
 from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
 from holdfast.models.base import is_embedded
@@ -70,8 +72,9 @@ from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.session import Session
 from holdfast.session.subscription import EventCallback
-from holdfast.stores.base import SessionInfo, Store, resolve_session_id
+from holdfast.stores.base import SessionInfo, Store, resolve_session_id, session_value_key
 from holdfast.stores.open import open_store
+from holdfast.text import pluralize
 from holdfast.wire.convert import convert
 from holdfast.wire.formats import format_named
 
@@ -98,6 +101,11 @@ async def offer_board(session: Session, settings: Settings, screen: Screen, budg
             await session.add_memory_note(note, format=CHAT_SESSION_FORMAT)
     except HoldfastError as error:
         screen.show(ChatNotice(f"board: {error}", "warning"))
+
+
+def _copy_key(session: str) -> str:
+    """Return the key under which a store keeps how many messages of another session a copy began with."""
+    return session_value_key(session, "copied")
 
 
 def session_title(text: str) -> str:
@@ -322,9 +330,18 @@ class Chat:
                 await copy.attach(name, await other.attachment(name), format=CHAT_SESSION_FORMAT)
             await copy.record(messages, format=CHAT_SESSION_FORMAT)
             await copy.rename(f"continues {other.id}")
+            await self.store.put_value(_copy_key(copy.id), {"messages": len(other)})
             for note in notes:
                 self.notify(note, "warning")
         self.notify(f"{other.id} holds {format_name} messages; the chat continues its copy {copy.id}")
+        copied = (await self.store.get_value(_copy_key(copy.id)) or {}).get("messages")
+        if is_integer(copied) and (newer := len(other) - copied) > 0:
+            # A program or a gateway went on with it, and the model would not know.
+            self.notify(
+                f"{other.id} has {pluralize(newer, 'message')} that the copy lacks, because they came later; to"
+                f" continue with them instead, delete the copy first: holdfast sessions rm {shlex.quote(copy.id)}",
+                "warning",
+            )
         await other.close()
         return copy
 
