@@ -42,8 +42,8 @@ def test_an_example_runs_and_says_something(path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out
 
 
-BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-ANY_LINES = "(?s:.*?)"
+BLOCK = re.compile(r"^```(python|console|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ANY_LINES, ANY_END = "(?s:.*?)", ".*"
 SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
 """Its commands are run by tests/app/test_documents.py, in a home and a project of its own."""
 
@@ -55,21 +55,34 @@ def test_the_code_of_a_document_runs_from_top_to_bottom(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_STORE", "sqlite:///tutorial.db")
     names: dict[str, object] = {}
+    before = ""
     for kind, block in BLOCK.findall(path.read_text()):
         if kind == "python":
+            capsys.readouterr()
             exec(compile(block, str(path), "exec"), names)  # noqa: S102
+        elif kind == "text":
+            if before == "python":
+                assert_lines(block, capsys.readouterr().out)
         elif path != SETTINGS_PAGE:
             assert_commands_print(block, capsys)
+        before = kind
 
 
 def assert_commands_print(block: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run the commands of a block and compare what they print with its lines; `…` stands for any lines."""
+    """Run the commands of a block and compare what they print with its lines."""
     capsys.readouterr()
     for command, expected in re.findall(r"^\$ holdfast (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
         main(shlex.split(command))
-        lines = [ANY_LINES if line == "…" else f"{re.escape(line)}\n" for line in expected.splitlines()]
-        printed = capsys.readouterr().out
-        assert re.fullmatch("".join(lines), printed.rstrip("\n") + "\n"), printed
+        assert_lines(expected, capsys.readouterr().out)
+
+
+def assert_lines(expected: str, printed: str) -> None:
+    """Compare lines with what was printed; `…` alone stands for any lines, at an end for the rest of a line."""
+    lines = [
+        ANY_LINES if line == "…" else re.escape(line.removesuffix("…")) + (ANY_END if line.endswith("…") else "") + "\n"
+        for line in expected.splitlines()
+    ]
+    assert re.fullmatch("".join(lines), printed.rstrip("\n") + "\n"), printed
 
 
 WEB_LINK = re.compile(r"\]\((https?://[^)\s]+)\)")
