@@ -51,6 +51,7 @@ def test_an_export_is_one_private_file(store_url: str, tmp_path: Path, capsys: p
         (["--export", "page.html"], "needs the id of a session: holdfast view ID --export page.html"),
         (["unknown"], "unknown"),
         (["--from", "notepad"], "'notepad' is not known"),
+        (["--path", "backup"], "--path: needs --from, which names the program whose sessions these are"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(
@@ -107,6 +108,20 @@ async def go_on(url: str) -> None:
     """Continue the imported session in the store."""
     async with Session.open("pi-01a00000-0000-7000-8000-0000000000aa", store=url) as session:
         await session.record([user_message("And now?")])
+
+
+def test_lines_of_another_program_that_cannot_be_read_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sessions = copy_of("claude-code", tmp_path)
+    (log,) = sessions.glob("projects/*/*.jsonl")
+    log.write_text(log.read_text() + "{no json\n")
+    from_copy = ["--store", f"sqlite:///{tmp_path / 'new.db'}", "--from", "claude-code", "--path", str(sessions)]
+
+    code, _, errors = run(capsys, "view", "claude-code-5e55", *from_copy, "--export", str(tmp_path / "page.html"))
+
+    name = "claude-code-5e551000-0000-4000-8000-000000000001"
+    assert (code, errors) == (0, f"holdfast: {name}: 1 line not read: not JSON\n")
 
 
 @pytest.mark.parametrize("has_browser", [True, False])

@@ -37,6 +37,8 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
 
     if args.program is not None:
         await _import_program(args, store)
+    elif args.path is not None:
+        raise SettingsError("--path", "needs --from, which names the program whose sessions these are")
     session = await resolve_session_id(store, args.id) if args.id else None
     if args.export is not None:
         return await _export(args, store, session)
@@ -72,12 +74,16 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
 
 async def _import_program(args: argparse.Namespace, store: Store) -> None:
     """Import what is new in the sessions of another program; what cannot be read is told, and the rest is shown."""
-    from holdfast.apps.cli.imports import find_importable, import_all  # noqa: PLC0415 - for this option only
+    from holdfast.apps.cli.imports import (  # noqa: PLC0415 - for this option only
+        describe_report,
+        find_importable,
+        import_all,
+    )
     from holdfast.importers.programs import program_named  # noqa: PLC0415 - as above
 
     program = program_named(args.program)
-    _, problems = await import_all(store, program, find_importable(program, args.path))
-    for problem in problems:
+    done, problems = await import_all(store, program, find_importable(program, args.path))
+    for problem in [*problems, *(text for one in done for text in describe_report(one))]:
         warn(problem)
 
 
