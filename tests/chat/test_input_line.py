@@ -69,8 +69,9 @@ async def typing(folder: Path) -> AsyncGenerator[Typist]:
         (CTRL_C, [], ["interrupt", "idle"]),
         (f"tea{CTRL_D} please\r", ["tea please"], []),
         (f"{CTRL_R}te\rmilk\r", ["milk"], []),
+        (f"{ESC}[31mred{ESC}[0m tea\r", ["red tea"], []),
     ],
-    ids=["clear", "nothing runs", "not empty", "search"],
+    ids=["clear", "nothing runs", "not empty", "search", "colors that are pasted as keys"],
 )
 async def test_a_key_does_what_it_does_in_a_shell(
     tmp_path: Path, keys: str, read: list[str], called: list[str]

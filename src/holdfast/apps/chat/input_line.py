@@ -393,6 +393,7 @@ class InputLine:
         bindings.add("c-d")(self._leave)
         bindings.add("c-v")(self._paste_image)
         bindings.add(Keys.BracketedPaste)(self._paste)
+        bindings.add(Keys.Vt100MouseEvent)(self._ignore_click)
         return bindings
 
     def _submit(self, event: KeyPressEvent) -> None:
@@ -425,6 +426,9 @@ class InputLine:
         """Insert pasted text; a long one as a short mark, because the line could not show it."""
         text = event.data.replace("\r\n", "\n").replace("\r", "\n")
         event.current_buffer.insert_text(self.image_word(text) or self.pastes.shorten(text))
+
+    def _ignore_click(self, _: KeyPressEvent) -> None:
+        """Do nothing: the mouse is not used, but a color in text that a terminal pastes as keys looks like a click."""
 
     def _paste_image(self, _: KeyPressEvent) -> None:
         self.attach_clipboard()
