@@ -527,7 +527,8 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     assert "messages replaced by 1" in again
     assert back == "3 messages restored; /undo reverts it"
     assert {2, 3, 4} <= {entry.position for entry in await chat.session.visible_messages()}
-    await reply_to(chat, screen, "/undo")
+    undone = await reply_to(chat, screen, "/undo")
+    assert undone == "undone: the restoring of messages; /redo applies it again"
     assert 3 not in {entry.position for entry in await chat.session.visible_messages()}
     assert "such as #12" in await reply_to(chat, screen, "/restore tides")
     assert "give positions between 0 and " in await reply_to(chat, screen, "/restore #23-#99999999999")

@@ -205,6 +205,10 @@ def change_receipts(events: Iterable[log.Event], times: Iterable[int] = ()) -> l
     ]
 
 
+RESTORED_REASON = "messages were restored"
+"""The reason of a compaction that was copied to put messages of it back."""
+
+
 def with_messages_restored(context: Context, positions: Sequence[int]) -> log.CompactionCompleted:
     """Return a copy of the last compaction that keeps the messages at `positions` whole."""
     if not context.state.compactions:
@@ -220,7 +224,7 @@ def with_messages_restored(context: Context, positions: Sequence[int]) -> log.Co
         span=replace(span, kept=kept, count=max(0, span.message_count - len(kept) + len(span.kept))),
         summary=replace(last.summary, put_back=(), left_out=(), redacted=(), usage=None, duration_ms=None),
         ends_run=False,
-        reason="messages were restored",
+        reason=RESTORED_REASON,
         checkpoint_number=None,
         checkpoint_path=None,
     )

@@ -15,7 +15,7 @@ from holdfast.core.history.events import (
     Rewound,
     TurnsReducedToText,
 )
-from holdfast.core.planning.change_receipt import ChangeReceipt
+from holdfast.core.planning.change_receipt import RESTORED_REASON, ChangeReceipt
 from holdfast.core.planning.context_report import ContextReport, CostForecast
 from holdfast.core.planning.situation import format_dollars
 from holdfast.errors import NothingToCompactError, SettingsError
@@ -70,6 +70,8 @@ async def _last_change(chat: Chat) -> ChangeReceipt | None:
 
 def _describe_change(change: ChangeReceipt) -> str:
     match change.event:
+        case CompactionCompleted(reason=reason) if reason == RESTORED_REASON:
+            return "the restoring of messages"
         case CompactionCompleted() as event:
             return f"the compaction of {pluralize(event.span.message_count, 'message')}"
         case Rewound(to=to):
