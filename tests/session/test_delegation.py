@@ -169,6 +169,24 @@ async def test_a_turn_stays_interrupted_while_others_work_and_a_text_is_attached
         await session.prepare(16_000)
 
 
+async def test_an_open_call_of_a_delegate_is_no_open_call_of_the_main_agent(session: Session) -> None:
+    asked = [user_message("and this?"), tool_call_message("m2")]
+    await session.record(asked)
+    async with session.delegate("tester", task="run the tests") as child:
+        await child.record([assistant_message("I run them."), tool_call_message("t1")])
+        with pytest.raises(PendingToolCallsError):
+            await session.prepare(16_000)
+    await session.record([tool_result_message("m2", "it did not answer")])
+
+    request = await session.prepare(16_000)
+
+    told = f"[Told to the agent {child.scope}, and not by the user:]\nrun the tests"
+    assert child.state == "silent"
+    assert validate(request.messages, "openai-chat") == []
+    assert texts(request.messages)[4:8] == ["and this?", "", "it did not answer", told]
+    assert texts(request.messages)[8] == "I run them."
+
+
 def reasoning(item_id: str) -> dict[str, Any]:
     return {"type": "reasoning", "id": item_id, "summary": [], "encrypted_content": f"of {item_id}"}
 

@@ -179,9 +179,13 @@ def _check_own_calls(plan_input: PlanInput) -> None:
 
 
 def _without_open_calls_of_others(view: View, plan_input: PlanInput) -> View:
-    """Leave out calls of other agents that still run, such as the one this delegate is working for."""
-    scopes, scope = plan_input.projection.context.message_scopes, plan_input.situation.scope
-    if scope == MAIN:
+    """Leave out calls of other agents that still run, such as the one this delegate is working for.
+
+    The main agent sees those of its delegates with a made-up result, unless they look as if they were still to come.
+    """
+    projection, situation = plan_input.projection, plan_input.situation
+    scopes, scope = projection.context.message_scopes, situation.scope
+    if scope == MAIN and not projection.repaired(situation.batching, is_interrupted=situation.is_interrupted).pending:
         return view
     entries: list[Entry] = []
     results: set[str] = set()
