@@ -39,21 +39,21 @@ STYLES = [
 
 
 @given(
-    said=st.lists(st.tuples(BODIES, st.integers(0, 2), st.sampled_from(STYLES)), min_size=1, max_size=8),
+    said=st.lists(st.tuples(BODIES, st.booleans(), st.integers(0, 2), st.sampled_from(STYLES)), min_size=1, max_size=8),
 )
 def test_any_bodies_of_any_writers_are_put_together_again_to_the_byte(
-    said: list[tuple[tuple[str, list[tuple[str, bool]]], int, dict[str, Any]]],
+    said: list[tuple[tuple[str, list[tuple[str, bool]]], bool, int, dict[str, Any]]],
 ) -> None:
     writers, events, bodies = [SentBodies(), SentBodies()], list[log.Event](), list[bytes]()
     natives: list[dict[str, Any]] = []
-    for (scope, words), number, style in said:
+    for (scope, words), is_longer, number, style in said:
         messages = [
             {"content": [{"text": word} | ({"cache_control": MARK} if is_marked else {})]} for word, is_marked in words
         ]
-        first = len(natives)
+        first = 0 if is_longer else len(natives)  # the list grows, or begins anew
         natives += messages
         events += [log.MessageAppended(format="anthropic-messages", native=one, scope=scope) for one in messages]
-        body = json.dumps({"messages": messages, "x": {}}, **style).encode()
+        body = json.dumps({"messages": natives[first:], "x": {}}, **style).encode()
         if number == len(writers):  # a session that was opened just now
             writers[0] = SentBodies()
             observe_all(writers[0], events)
@@ -114,6 +114,23 @@ def test_messages_are_found_however_the_client_writes_json(
         {"message": 0, **flags, "until": 9, "between": between},
         {"text": tail},
     )
+
+
+def test_the_hash_is_that_of_the_bytes_after_another_writer_began_anew() -> None:
+    natives = [{"role": "user", "content": f"{number} " + "word " * 40} for number in range(6)]
+    one, other, events, bodies = SentBodies(), SentBodies(), list[log.Event](), list[bytes]()
+    events += [log.MessageAppended(format="openai-chat", native=native) for native in natives]
+    for writer, positions in ((one, [0, 1]), (one, [0, 1, 2]), (other, [2, 3, 4]), (one, [2, 3, 4, 5])):
+        bodies.append(json.dumps({"messages": [natives[position] for position in positions]}).encode())
+        pieces = writer.pieces(log.MAIN, bodies[-1], positions, natives.__getitem__)
+        assert pieces is not None
+        events.append(prepared(*pieces))
+        observe_all(one, events[-1:])
+        observe_all(other, events[-1:])
+
+    found = [sent_body(events, number) for number in range(4)]
+
+    assert [body and (body.content, body.is_same) for body in found] == [(body, True) for body in bodies]
 
 
 def test_a_body_after_one_that_cannot_be_put_together_is_stored_whole() -> None:

@@ -88,7 +88,7 @@ class _LastBody:
             return False
         if hashlib.sha256(content).hexdigest() != self.later[-1].body_hash:
             return False
-        self.content, self.later = content, []
+        self.content, self.later, self._hash, self._hashed = content, [], hashlib.sha256(), 0
         return True
 
     def next(self, body: bytes, same: int) -> "tuple[_LastBody, str]":
