@@ -462,7 +462,7 @@ def _content_json(content: str | list[str | dict[Any, Any]]) -> str | list[Mappi
     if isinstance(content, str):
         return content
     blocks = [{"type": "text", "text": block} if isinstance(block, str) else _block_json(block) for block in content]
-    return [block for block in blocks if block.get("type") not in TOOL_CALL_BLOCKS] or ""
+    return [block for block in blocks if f"{block.get('type')}" not in TOOL_CALL_BLOCKS] or ""
 
 
 def _block_json(block: dict[Any, Any]) -> dict[str, Any]:
