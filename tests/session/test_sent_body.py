@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from copy import deepcopy
 from itertools import cycle
@@ -236,6 +237,28 @@ async def test_a_session_that_was_opened_again_stores_what_is_new() -> None:
     assert (found.content, found.is_same) == (body, True)
     requests = [event for event in events if isinstance(event, log.RequestPrepared)]
     assert len(json.dumps(requests[3].body)) < 300
+
+
+async def test_the_bytes_of_a_long_session_that_was_opened_again_are_divided_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[threading.Thread] = []
+    divide = SentBodies.pieces
+
+    def noting(*args: Any) -> object:
+        threads.append(threading.current_thread())
+        return divide(*args)
+
+    monkeypatch.setattr(SentBodies, "pieces", noting)
+    store = MemoryStore()
+    messages = [{"role": ("user", "assistant")[number % 2], "content": f"message {number}"} for number in range(301)]
+    for _ in range(2):
+        async with Session.open("s", store=store) as session:
+            await session.sync(messages)
+            await session.prepare(10**6, encode_body=lambda _: json.dumps(messages).encode())
+            await session.prepare(10**6, encode_body=lambda _: json.dumps(messages).encode())
+
+    assert [thread is threading.main_thread() for thread in threads] == [False, True, False, True]
 
 
 async def test_few_bodies_have_to_be_put_together_for_one() -> None:

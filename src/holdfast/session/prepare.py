@@ -517,7 +517,9 @@ class RequestBuilder:
             plan_input,
             self._compactor.policy_hash,
             pieces.all_visible(view) if is_whole else pieces.extend(view, request.messages),
-            body=NO_BODY if options.encode_body is None else self._body_pieces(request, options.encode_body, scope),
+            body=NO_BODY
+            if options.encode_body is None
+            else await self._body_pieces(request, options.encode_body, scope),
             prefix_break=prefix_break,
             **prefix,
         )
@@ -553,12 +555,13 @@ class RequestBuilder:
         self._copies[scope] = messages, copies
         return copies[:]
 
-    def _body_pieces(
+    async def _body_pieces(
         self, request: Request, encode_body: EncodeBody, scope: str
     ) -> tuple[tuple[BodyPiece, ...], str | None]:
         """Return the bytes that will be sent for a request, in pieces, and their hash."""
         native_at = self._log.history.entries.native
-        return self._log.sent_bodies.pieces(scope, encode_body(request), request.positions, native_at) or NO_BODY
+        divide = partial(self._log.sent_bodies.pieces, scope, encode_body(request), request.positions, native_at)
+        return (await plan_in_thread(divide) if self._are_many_new else divide()) or NO_BODY
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions
