@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Session, validate
 from holdfast.apps.gateway.recording.client_body import read_body
-from holdfast.apps.gateway.recording.client_list import MAIN_LANE
+from holdfast.apps.gateway.recording.client_list import MAIN_AGENT
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.governing import governed_body, requested_governing
 from holdfast.apps.gateway.recording.recorder import Recorder
@@ -321,8 +321,8 @@ async def test_of_a_compacted_conversation_only_new_messages_are_placed() -> Non
     for _ in range(12):
         await talk.ask(WORDS)
     async with recorder.session("talk") as opened:
-        lane = opened.lanes[MAIN_LANE]
-        lane.positions = counted = CountingList(lane.positions)
+        agent_list = opened.agent_lists[MAIN_AGENT]
+        agent_list.positions = counted = CountingList(agent_list.positions)
 
     exchange = await talk.ask(WORDS)
     await recorder.close()

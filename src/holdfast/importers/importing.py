@@ -126,7 +126,7 @@ def _restore_report(report: ReadReport, known: JsonRecord) -> None:
     report.damaged.update({name: count_of(value) for name, value in object_at(known, "damaged").items()})
 
 
-class _Lanes:
+class _ItemsByAgent:
     """The items of a source, by the agent that they are about; agents take turns in any order."""
 
     def __init__(self, items: Iterator[LoggedItem]) -> None:
@@ -197,19 +197,19 @@ class _Writer:
 
     async def run(self, known: Mapping[str, object], length: int) -> None:
         """Read the log in the store and the source, and append the difference."""
-        lanes = self._read()
+        items = self._read()
         self.superseded = [[count_of(a), count_of(b)] for a, b in map(_pair, list_at(known, "superseded"))]
         self.length = length
-        if length and (changed_at := await self._first_change(lanes, count_of(known.get("length")))) is not None:
+        if length and (changed_at := await self._first_change(items, count_of(known.get("length")))) is not None:
             if not changed_at:
-                lanes, self._result.compactions = self._read(), 0
+                items, self._result.compactions = self._read(), 0
                 self._positions.clear()
                 self._places.clear()
             self.superseded.append([changed_at, self._count])
             self._result.rewound_to = changed_at
             self._append(log.Rewound(to=changed_at), self._result.found.modified_ms)
         held: set[str] = set()
-        for item in lanes.rest():
+        for item in items.rest():
             if item.scope in held or (item.may_grow and not self._is_settled):
                 held.add(item.scope)
                 self._result.waiting += isinstance(item.event, log.MessageAppended)
@@ -221,12 +221,12 @@ class _Writer:
         self._result.messages = self._count
         self._result.agents = len(self._agents)
 
-    def _read(self) -> "_Lanes":
+    def _read(self) -> "_ItemsByAgent":
         """Read the source from its beginning."""
         self._result.report = ReadReport()
-        return _Lanes(self._program.read(self._result.found, self._result.report))
+        return _ItemsByAgent(self._program.read(self._result.found, self._result.report))
 
-    async def _first_change(self, lanes: _Lanes, imported: int) -> int | None:
+    async def _first_change(self, items: _ItemsByAgent, imported: int) -> int | None:
         """Skip what the store has of the source, and return the position from which on the source differs.
 
         It is the beginning if a compaction of the source's own has to be taken back: what such a compaction left out of
@@ -239,37 +239,37 @@ class _Writer:
             self._count += isinstance(event, log.MessageAppended)
             if isinstance(event, log.DelegationStarted | log.DelegationFinished):
                 self._note_delegation(event)
-                self._take_other(lanes, event)
+                self._take_other(items, event)
             elif is_old:
                 continue
             elif isinstance(event, log.MessageAppended):
-                if changed_at is None and not self._take_message(lanes, event, position):
+                if changed_at is None and not self._take_message(items, event, position):
                     changed_at = position
                 if changed_at is not None and stored.position >= imported:
                     raise SettingsError("session", f"{self._session!r} {WENT_ON_HERE}")
             elif isinstance(event, log.CompactionCompleted) and event.success and event.trigger == "client":
                 self._result.compactions += 1
-                if changed_at is not None or not self._take_other(lanes, event):
+                if changed_at is not None or not self._take_other(items, event):
                     changed_at = 0
             elif changed_at is None:
-                self._take_other(lanes, event)
+                self._take_other(items, event)
         return changed_at
 
-    def _take_message(self, lanes: _Lanes, event: log.MessageAppended, position: int) -> bool:
+    def _take_message(self, items: _ItemsByAgent, event: log.MessageAppended, position: int) -> bool:
         """Take the next message of an agent from the source if it is this one, with what the source has before it."""
-        item, skipped = self._next_of_list(lanes, event.scope, position)
+        item, skipped = self._next_of_list(items, event.scope, position)
         known = self._positions.setdefault(event.scope, {})
         is_message = item is not None and (isinstance(item.event, log.MessageAppended) or not known)
         if item is None or not is_message or not _is_same(self._as_message(item), event):
-            lanes.put_back(event.scope, skipped)
+            items.put_back(event.scope, skipped)
             return False
         known[item.key] = self._places.setdefault(event.scope, {})[item.key] = position
-        lanes.take(event.scope)
+        items.take(event.scope)
         self._count_damaged(skipped)
         return True
 
     def _next_of_list(
-        self, lanes: _Lanes, scope: str, position: int
+        self, items: _ItemsByAgent, scope: str, position: int
     ) -> tuple[LoggedItem | None, list[tuple[int, LoggedItem]]]:
         """Take the items of an agent before the next one that changes its list; return that one, and those taken.
 
@@ -277,7 +277,7 @@ class _Writer:
         """
         taken: list[tuple[int, LoggedItem]] = []
         places = self._places.setdefault(scope, {})
-        while (item := lanes.peek(scope)) is not None:
+        while (item := items.peek(scope)) is not None:
             match item.event:
                 case log.CompactionCompleted():
                     break
@@ -287,9 +287,9 @@ class _Writer:
                     break
                 case log.MessageAppended():
                     places[item.key] = position
-                    taken.append(lanes.take(scope))
+                    taken.append(items.take(scope))
                 case _:
-                    taken.append(lanes.take(scope))
+                    taken.append(items.take(scope))
         return item, taken
 
     def _as_message(self, item: LoggedItem) -> log.MessageAppended | None:
@@ -298,12 +298,12 @@ class _Writer:
             return item.event
         return _summary_message(item.event, self._format) if isinstance(item.event, log.CompactionCompleted) else None
 
-    def _take_other(self, lanes: _Lanes, event: log.Event) -> bool:
+    def _take_other(self, items: _ItemsByAgent, event: log.Event) -> bool:
         """Take the next item of an agent from the source if it is this event, and return whether it is."""
         scope, skipped = scope_of(event), list[tuple[int, LoggedItem]]()
-        item, known = lanes.peek(scope), self._positions.get(scope, {})
+        item, known = items.peek(scope), self._positions.get(scope, {})
         if isinstance(event, log.CompactionCompleted | log.Rewound):
-            item, skipped = self._next_of_list(lanes, scope, self._count)
+            item, skipped = self._next_of_list(items, scope, self._count)
         match item.event if item else None, event:
             case (log.CompactionCompleted() as new, log.CompactionCompleted()) if item:
                 new = self._placed(new, item, known)
@@ -317,10 +317,10 @@ class _Writer:
             case new, _:
                 is_same = new is not None and to_record(new) == to_record(event)
         if is_same:
-            lanes.take(scope)
+            items.take(scope)
             self._count_damaged(skipped)
         else:
-            lanes.put_back(scope, skipped)
+            items.put_back(scope, skipped)
         return is_same
 
     def _count_damaged(self, skipped: Sequence[tuple[int, LoggedItem]]) -> None:

@@ -308,11 +308,11 @@ def _items_of(
     below = _descendants(session, sessions)
     agents = {one: printable(sessions[one].agent) or "agent" for one in below}
     scopes = {session: log.MAIN} | {one: f"{agents[one]}:{one}" for one in below}
-    lanes = [_Reader(report).items(source, session, own.revert)]
+    by_agent = [_Reader(report).items(source, session, own.revert)]
     for one in below:
         items = _Reader(report, scopes[one]).items(source, one, None)
-        lanes.append(delegated(items, scopes[one], agents[one], scopes[sessions[one].parent]))
-    yield from merge(*lanes, key=lambda item: item.time_ms)
+        by_agent.append(delegated(items, scopes[one], agents[one], scopes[sessions[one].parent]))
+    yield from merge(*by_agent, key=lambda item: item.time_ms)
 
 
 @dataclass(slots=True)

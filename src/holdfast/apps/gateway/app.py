@@ -197,7 +197,7 @@ class RecorderEditor:
         """Hold a session open; the client's next list is then compared with what is left."""
         async with self._recorder.session(session_id) as opened, opened.lock:
             yield opened.session
-            opened.lanes.clear()
+            opened.agent_lists.clear()
 
     async def delete(self, session_id: str) -> None:
         """Delete a session with everything that belongs to it."""

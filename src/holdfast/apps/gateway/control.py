@@ -389,7 +389,7 @@ class _ControlApi:
         asked = msgspec.json.decode(await request.body(), type=schema.RewindBody)
         async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
             await opened.session.rewind(to=asked.to)
-            opened.lanes.clear()  # the client's next list is compared with what is left
+            opened.agent_lists.clear()  # the client's next list is compared with what is left
         return {"rewound_to": asked.to}
 
     @_serves("POST", f"{_SESSION}/pin", schema.PinnedAnswer, schema.PinBody, is_body_needed=True)

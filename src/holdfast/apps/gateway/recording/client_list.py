@@ -1,7 +1,7 @@
 """The list of a client beside what its session has recorded.
 
-A lane is one agent's messages in a session: those of the main agent, or those of a sub-agent in a scope of its own. It
-keeps the last list as the bytes that came, so that only messages that are new are parsed and compared.
+An `AgentList` has one agent's messages in a session: those of the main agent, or those of a sub-agent in a scope of its
+own. It keeps the last list as the bytes that came, so that only messages that are new are parsed and compared.
 """
 
 from bisect import bisect_right
@@ -38,7 +38,7 @@ from holdfast.wire.formats import format_named
 from holdfast.wire.json_reader import is_mapping, objects_in
 from holdfast.wire.request import Request
 
-MAIN_LANE = ""
+MAIN_AGENT = ""
 MAX_SIDE_LISTS = 8
 _NO_BYTES = msgspec.Raw(b"")
 
@@ -51,7 +51,7 @@ class ClientList:
     chain: Chain
     lengths: list[int]
     """How long the chain is after each message: items that clients may leave out do not count, and contents that have
-    one link together count once."""
+    one hash together count once."""
 
     @classmethod
     def read(cls, body: ClientBody, chain: Chain, lengths: Sequence[int] = ()) -> "ClientList":
@@ -81,9 +81,9 @@ class ClientList:
         """Return the text after a number of messages of the chain."""
         return "".join(text for native in self.body.messages(self.first_after(length)) for text in texts_of(native))
 
-    def has_prompt_after(self, links: "deque[bytes]") -> bool:
-        """Return whether a prompt follows an answer with one of the links."""
-        ends = (end for end in self.chain.answers() if self.chain.links[end - 1] in links)
+    def has_prompt_after(self, hashes: "deque[bytes]") -> bool:
+        """Return whether a prompt follows an answer whose hash is one of these."""
+        ends = (end for end in self.chain.answers() if self.chain.hashes[end - 1] in hashes)
         end = next(ends, None)
         return end is not None and any(map(is_prompt, self.body.messages(self.first_after(end))))
 
@@ -148,7 +148,7 @@ class _PlacedSlices:
         self.positions += positions[len(self.positions) : before]
 
 
-class Lane:
+class AgentList:
     """The messages of one agent in a session, as the list of its client has them."""
 
     def __init__(
@@ -294,7 +294,7 @@ class Lane:
     ) -> None:
         """Have the first `count` of the recorded messages as the client does, as one; the others follow one by one.
 
-        They are all that the lane has from its first difference from the client's list on.
+        They are all that this list has from its first difference from the client's list on.
         """
         places = [place for place, _ in recorded]
         shared = self.positions.index(places[0])
@@ -364,5 +364,5 @@ class Lane:
         return self._agent_slices == (body.system_slices, body.tools_slice)
 
     def is_other_agent(self, body: ClientBody) -> bool:
-        """Return whether a request comes from another agent than the one of this lane."""
+        """Return whether a request comes from another agent than the one of this list."""
         return self.agent is not None and not self.agent.is_same(self.agent_of(body))

@@ -70,7 +70,7 @@ class ReadRequest:
     body: ClientBody
     signals: Signals
     start: bytes
-    """The first link of its chain."""
+    """What its chain of hashes starts with."""
 
 
 def read_request(request: ClientRequest, before: ClientBody | None) -> ReadRequest | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from holdfast.apps.gateway.recording.client_body import ClientBody, texts_of
-from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList
+from holdfast.apps.gateway.recording.client_list import MAIN_AGENT, ClientList
 from holdfast.apps.gateway.recording.exchange import ClientRequest, ReadRequest
 from holdfast.apps.gateway.recording.governing import model_of
 from holdfast.apps.gateway.recording.identity import (
@@ -24,7 +24,7 @@ from holdfast.apps.gateway.recording.identity import (
     is_unnamed_session,
     name_outside_body,
     orders_a_summary,
-    response_link,
+    response_hash,
     session_id_for,
     side_purpose_of_words,
 )
@@ -134,8 +134,8 @@ class ConversationFinder:
         """Return the last body of the conversation that a request names, if it does so outside of its own body."""
         name = name_outside_body(request.session_in_path, request.headers)
         opened = self._sessions.get(session_id_for(request.namespace, name)) if name else None
-        lane = opened.lanes.get(MAIN_LANE) if opened else None
-        return lane.last_body if lane else None
+        agent_list = opened.agent_lists.get(MAIN_AGENT) if opened else None
+        return agent_list.last_body if agent_list else None
 
     def find(self, reading: ReadRequest) -> "_HeldPlace":
         """Hold the session of a request open and locked; None if it has none."""
@@ -167,7 +167,7 @@ class ConversationFinder:
             await held.lock()
             return await self._named_place(reading, opened)
         if signals.response_id:
-            found = await self._sessions.index.sessions_with([response_link(request.namespace, signals.response_id)])
+            found = await self._sessions.index.sessions_with([response_hash(request.namespace, signals.response_id)])
             session_id = found[1][-1] if found else self._new_id(request)
             return Place(reading, await held.open_locked(session_id), is_continuation=True)
         return await self._unnamed_place(reading, held)
@@ -184,19 +184,19 @@ class ConversationFinder:
         listed = self._read_near(reading)
         chain = listed.chain
         is_candidate = partial(is_unnamed_session, namespace=request.namespace, cache_key=key)
-        if found := await self._sessions.index.sessions_with(chain.answer_links(), is_candidate):
-            link, session_ids = found
+        if found := await self._sessions.index.sessions_with(chain.answer_hashes(), is_candidate):
+            answer_hash, session_ids = found
             session_id, is_continued = await self._choose_session(reading, chain, session_ids)
             if not is_continued:
                 # Before a restart other conversations may have had the same answer to the same words.
-                others = {one for one in await self._sessions.index.stored_sessions(link) if is_candidate(one)}
+                others = {one for one in await self._sessions.index.stored_sessions(answer_hash) if is_candidate(one)}
                 other_id, is_continued = await self._choose_session(reading, chain, sorted(others - {*session_ids}))
                 session_id = other_id if is_continued else session_id or other_id
             if session_id is not None:
                 opened = await held.open_locked(session_id)
-                lane = await opened.main_lane(request.wire, reading.start)
-                is_branch = not is_continued and lane.in_flight and not lane.is_other_agent(body)
-                is_new = is_branch or listed.has_prompt_after(opened.side_tips)
+                agent_list = await opened.main_list(request.wire, reading.start)
+                is_branch = not is_continued and agent_list.in_flight and not agent_list.is_other_agent(body)
+                is_new = is_branch or listed.has_prompt_after(opened.side_hashes)
                 if reading.signals.purpose or not is_new:
                     return Place(reading, opened)
                 await held.release()
@@ -229,36 +229,36 @@ class ConversationFinder:
         name, session_ids = reading.signals.name, [caller_id]
         if name:
             session_ids.append(session_id_for(reading.request.namespace, name))
-        elif found := await self._sessions.index.sessions_with(self._read_near(reading).chain.answer_links()):
+        elif found := await self._sessions.index.sessions_with(self._read_near(reading).chain.answer_hashes()):
             session_ids += found[1]
         for session_id in dict.fromkeys(session_ids):
             async with self._sessions.session(session_id) as opened, opened.lock:
                 if not (opened.session.history.format or "").startswith(reading.request.wire):
                     continue
-                lane = await opened.main_lane(reading.request.wire, reading.start)
-                listed = lane.read(reading.body)
-                is_shared = lane.chain.shared_length(listed.chain) >= listed.lengths[index]
-                if is_shared and not lane.is_other_agent(reading.body):
+                agent_list = await opened.main_list(reading.request.wire, reading.start)
+                listed = agent_list.read(reading.body)
+                is_shared = agent_list.chain.shared_length(listed.chain) >= listed.lengths[index]
+                if is_shared and not agent_list.is_other_agent(reading.body):
                     return True
         return False
 
     async def _copy_fork(self, reading: ReadRequest, opened: OpenSession) -> None:
         """Begin a new session with the conversation that its first list continues, if another session has it."""
         chain = ClientList.read(reading.body, Chain(reading.start)).chain
-        found = await self._sessions.index.sessions_with(chain.answer_links())
+        found = await self._sessions.index.sessions_with(chain.answer_hashes())
         if found is None or found[1][-1] == opened.id:
             return
         async with self._sessions.session(found[1][-1]) as source, source.lock:
-            lane = await source.main_lane(reading.request.wire, reading.start)
-            shared = lane.chain.shared_length(chain)
+            agent_list = await source.main_list(reading.request.wire, reading.start)
+            shared = agent_list.chain.shared_length(chain)
             if not shared:
                 return
-            at = lane.positions[shared] if shared < len(lane.positions) else None
+            at = agent_list.positions[shared] if shared < len(agent_list.positions) else None
             other = await source.session.fork(opened.id, at=at)
             await other.close()
             opened.has_recall = source.has_recall
         await opened.session.refresh()
-        opened.lanes.clear()
+        opened.agent_lists.clear()
         if opened.has_recall:
             await self._sessions.store_governing(opened)
 
@@ -278,10 +278,10 @@ class ConversationFinder:
         first = session_id_for(reading.request.namespace, reading.signals.cache_key or "")
         session_id = self._by_cache_key.get(first, first)
         async with self._sessions.session(session_id) as opened, opened.lock:
-            lane = await opened.main_lane(reading.request.wire, reading.start)
-            is_repeated = lane.chain.tip == listed.chain.tip  # also where both are empty
-            is_beside = lane.is_other_agent(reading.body) or orders_a_summary(listed.last)
-            is_here = not lane.chain.links or is_repeated or is_beside
+            agent_list = await opened.main_list(reading.request.wire, reading.start)
+            is_repeated = agent_list.chain.last_hash == listed.chain.last_hash  # also where both are empty
+            is_beside = agent_list.is_other_agent(reading.body) or orders_a_summary(listed.last)
+            is_here = not agent_list.chain.hashes or is_repeated or is_beside
             has_summary = client_summary_in(listed.text_after(0), opened.session.history.session_state.client_summaries)
             if not (is_here or has_summary):
                 session_id = f"{first}.{secrets.token_hex(4)}"
@@ -297,8 +297,8 @@ class ConversationFinder:
             async with self._sessions.session(session_id) as opened, opened.lock:
                 if not len(opened.session):
                     continue  # it was deleted
-                lane = await opened.main_lane(reading.request.wire, reading.start)
-                if lane.chain.shared_length(chain) == len(lane.chain.links):
+                agent_list = await opened.main_list(reading.request.wire, reading.start)
+                if agent_list.chain.shared_length(chain) == len(agent_list.chain.hashes):
                     return session_id, True
                 fallback = fallback or session_id
         return fallback, False
@@ -308,9 +308,9 @@ class ConversationFinder:
         body, best, nearest = reading.body, 0, None
         for session_id in self._by_first.get(_first_key(reading), ()):
             opened = self._sessions.get(session_id)
-            lane = opened.lanes.get(MAIN_LANE) if opened else None
-            if lane and (same := lane.count_same(body)) > best:
-                best, nearest = same, lane
+            agent_list = opened.agent_lists.get(MAIN_AGENT) if opened else None
+            if agent_list and (same := agent_list.count_same(body)) > best:
+                best, nearest = same, agent_list
         return nearest.read(body) if nearest else ClientList.read(body, Chain(reading.start))
 
     def _session_with_summary(self, reading: ReadRequest) -> str | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.apps.gateway.provider_apis import header_line
-from holdfast.apps.gateway.recording.client_list import ClientList, Lane
+from holdfast.apps.gateway.recording.client_list import AgentList, ClientList
 from holdfast.apps.gateway.recording.exchange import Exchange, ReadRequest, Shrink
 from holdfast.apps.gateway.recording.governing import (
     COMPACTION_HEADER,
@@ -155,30 +155,36 @@ class Governor:
             return False
         return opened.summarizer.use(reading.request.wire, model, access, reading.request.body)
 
-    async def govern(self, reading: ReadRequest, opened: OpenSession, lane: Lane, listed: ClientList) -> Exchange:
+    async def govern(
+        self, reading: ReadRequest, opened: OpenSession, agent_list: AgentList, listed: ClientList
+    ) -> Exchange:
         """Return an exchange with the body that fits the budget: the client's own bytes where nothing had to change."""
         exchange, wanted = Exchange(reading.request), reading.request.governing
         choice = wanted.choice.otherwise(opened.choice)
         await self.use_policy(opened, choice, has_key=self._take_key(reading, opened))
         body, raw, model = reading.body, reading.request.body, model_of(reading.request.path, reading.body)
         server = _Server(body.wire, reading.request.upstream, model)
-        extras, recall_tools = lane.extras_of(body), self.recall_tools(reading, lane, exchange)
+        extras, recall_tools = agent_list.extras_of(body), self.recall_tools(reading, agent_list, exchange)
         tools = extras.tools if recall_tools is None else [*(extras.tools or ()), RECALL_DEFINITIONS[body.wire]]
 
         def encode(prepared: Request) -> bytes:
-            is_untouched = prepared.receipt.is_unchanged and not lane.has_recall
-            slices: Mapping[int, msgspec.Raw] = {} if is_untouched else lane.recorded_slices(listed)
+            is_untouched = prepared.receipt.is_unchanged and not agent_list.has_recall
+            slices: Mapping[int, msgspec.Raw] = {} if is_untouched else agent_list.recorded_slices(listed)
             is_cut = not is_whole(prepared, slices)
-            left_out = lane.tokens_left_out(prepared, slices, model) if slices and not is_cut else 0
+            left_out = agent_list.tokens_left_out(prepared, slices, model) if slices and not is_cut else 0
             is_over = prepared.tokens.total + left_out > prepared.receipt.budget.tokens
             is_changed = is_cut or (left_out > 0 and is_over and compacts)
             # What the client does not see may come any time: the messages before it stay as they were sent.
-            has_hidden = lane.has_recall and (not lane.hidden.isdisjoint(prepared.positions) or has_pieces(slices))
+            has_hidden = agent_list.has_recall and (
+                not agent_list.hidden.isdisjoint(prepared.positions) or has_pieces(slices)
+            )
             changes = is_changed or has_hidden
             exchange.body = raw
             if changes:
-                hidden, joins = lane.hidden_slices(listed), server in self._alternating
-                exchange.body = governed_body(raw, body, slices, prepared, hidden, joined=lane.joined, joins=joins)
+                hidden, joins = agent_list.hidden_slices(listed), server in self._alternating
+                exchange.body = governed_body(
+                    raw, body, slices, prepared, hidden, joined=agent_list.joined, joins=joins
+                )
             if recall_tools is not None:
                 exchange.body = with_members(exchange.body, {"tools": recall_tools})
             exchange.is_compacted = is_changed
@@ -191,7 +197,7 @@ class Governor:
             return exchange.body
 
         async def prepare(tokens: int | None) -> Request:
-            return await lane.conversation.prepare(
+            return await agent_list.conversation.prepare(
                 tokens,
                 model=model,
                 endpoint=reading.request.upstream,
@@ -204,10 +210,10 @@ class Governor:
 
         budget, compacts = choice.budget or self._budget, choice.compaction in {None, "auto"}
         exchange.prepare_again = partial(prepare, budget)
-        shrink: Shrink | None = partial(self._make_acceptable, exchange, lane, server)
+        shrink: Shrink | None = partial(self._make_acceptable, exchange, agent_list, server)
         try:
             if wanted.compacts_now:
-                await self._compact_now(exchange, lane, budget)
+                await self._compact_now(exchange, agent_list, budget)
             prepared = await prepare(budget)
             if exchange.is_compacted and not opened.has_compacted:
                 opened.has_compacted = True
@@ -224,7 +230,9 @@ class Governor:
         exchange.shrink = shrink if compacts else None
         return exchange
 
-    async def _make_acceptable(self, exchange: Exchange, lane: Lane, server: _Server, error: str, status: int) -> None:
+    async def _make_acceptable(
+        self, exchange: Exchange, agent_list: AgentList, server: _Server, error: str, status: int
+    ) -> None:
         """Make the body of a request acceptable after a refusal: smaller, or with messages of one role joined."""
         refusal = classify(error, status=status)
         with exchange.unless_it_fails():
@@ -234,27 +242,27 @@ class Governor:
                 self._alternating[server] = None
                 await exchange.prepare_again()
             else:
-                await lane.conversation.retry(error, status=status)
+                await agent_list.conversation.retry(error, status=status)
 
-    async def _compact_now(self, exchange: Exchange, lane: Lane, budget: int | None) -> None:
+    async def _compact_now(self, exchange: Exchange, agent_list: AgentList, budget: int | None) -> None:
         """Compact by rule before a request, because it says so; a model's summary would take too long here."""
         try:
-            preview = await lane.conversation.preview(budget=budget)
-            await lane.conversation.apply_preview(preview, budget=budget)
+            preview = await agent_list.conversation.preview(budget=budget)
+            await agent_list.conversation.apply_preview(preview, budget=budget)
         except CompactionError as error:
             exchange.headers["x-holdfast-error"] = header_line(f"not compacted: {error}")
 
-    async def offer_recall(self, reading: ReadRequest, opened: OpenSession, lane: Lane) -> None:
+    async def offer_recall(self, reading: ReadRequest, opened: OpenSession, agent_list: AgentList) -> None:
         """Give the model the recall tool, if the first request of a conversation asks for it and can have it."""
         asked = reading.request.governing.recalls
         if not (self._offers_recall if asked is None else asked) or tools_with_recall(reading.body) is None:
             return
-        opened.has_recall = lane.has_recall = True
+        opened.has_recall = agent_list.has_recall = True
         await self._sessions.store_governing(opened)
 
-    def recall_tools(self, reading: ReadRequest, lane: Lane, exchange: Exchange) -> bytes | None:
+    def recall_tools(self, reading: ReadRequest, agent_list: AgentList, exchange: Exchange) -> bytes | None:
         """Return the tools of a request with the recall tool; None if it goes without."""
-        if not lane.has_recall:
+        if not agent_list.has_recall:
             if reading.request.governing.recalls:
                 exchange.headers[RECALL_HEADER] = "off"
             return None

@@ -1,9 +1,9 @@
 """Who is speaking: the conversation that a request belongs to, and its part in it.
 
 A client may name its conversation: in the path, in a header, or in the body. Otherwise the messages do. Each answer
-that passes through the gateway is a link in a chain of hashes over the essential content of the messages before it. A
-later list that contains such a link continues that conversation. The first messages alone never identify one: many
-clients begin every conversation with the same words.
+that passes through the gateway has a hash over the essential content of it and of all messages before it. A later list
+with an answer of the same hash continues that conversation. The first messages alone never identify one: many clients
+begin every conversation with the same words.
 
 A conversation belongs to the gateway's own key (its namespace), never to the key of the upstream, which may change.
 
@@ -55,7 +55,7 @@ MAX_INDEXED_ANSWERS = 8_192
 MAX_RECENT = 256
 """How many of the last conversations are kept in mind, with what they may be recognized by."""
 MAX_STORE_LOOKUPS = 64
-"""How many links of a list are looked up in the store, the newest first."""
+"""How many hashes of a list are looked up in the store, the newest first."""
 MIN_SIMILAR_SHARE = 0.5
 MAX_ORDER_CHARS = 4_000
 MIN_ORDER_CHARS = 160
@@ -280,12 +280,12 @@ def _digest(*pieces: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def chain_start(namespace: str, wire: Wire) -> bytes:
-    """Return the link before the first message."""
+    """Return what the chain starts with, before the first message."""
     return _digest(f"{namespace}\0{wire}".encode())
 
 
-def response_link(namespace: str, response_id: str) -> bytes:
-    """Return the link of a response that the provider stores."""
+def response_hash(namespace: str, response_id: str) -> bytes:
+    """Return the hash that stands for a response that the provider stores."""
     return _digest(f"{namespace}\0response\0{response_id}".encode(errors="replace"))
 
 
@@ -373,51 +373,51 @@ def joined_contents(natives: Sequence[JsonMapping]) -> JsonMapping:
 
 @dataclass(slots=True)
 class Chain:
-    """The messages of a client's list as links of a chain, without leading system messages.
+    """A hash for each message of a client's list, over it and all before it, without leading system messages.
 
     Google's library sends each chunk of a streamed answer back as a content of its own. So contents of Gemini's model
-    that follow each other have one link together, which is that of the whole answer.
+    that follow each other have one hash together, which is that of the whole answer.
     """
 
     start: bytes
-    links: list[bytes] = field(default_factory=list[bytes])
-    """The link after each message, which stands for it and all before it."""
+    hashes: list[bytes] = field(default_factory=list[bytes])
+    """For each message: it stands for that message and all before it."""
     from_model: list[bool] = field(default_factory=list[bool])
     last_contents: list[JsonMapping] = field(default_factory=list[JsonMapping])
-    """The contents that have the last link, if another one would get the same link with them."""
+    """The contents that have the last hash, if another one would share it with them."""
 
     @property
-    def tip(self) -> bytes:
-        """The link after the last message."""
-        return self.links[-1] if self.links else self.start
+    def last_hash(self) -> bytes:
+        """The hash of the last message; of an empty list, its start."""
+        return self.hashes[-1] if self.hashes else self.start
 
     def extend(self, wire: Wire, natives: Sequence[JsonMapping]) -> list[int]:
-        """Append messages, and return how many links there are after each; optional items have none."""
+        """Append messages, and return how many hashes there are after each; optional items have none."""
         lengths: list[int] = []
         for are_joined, group in groupby(natives, lambda native: is_content_of_model(wire, native)):
             if are_joined:
                 contents = [*group]
                 if self.last_contents:
-                    del self.links[-1], self.from_model[-1]
+                    del self.hashes[-1], self.from_model[-1]
                 self.last_contents += contents
                 self._add(wire, joined_contents(self.last_contents))
-                lengths += [len(self.links)] * len(contents)
+                lengths += [len(self.hashes)] * len(contents)
                 continue
             self.last_contents = []
             for native in group:
                 self._add(wire, native)
-                lengths.append(len(self.links))
+                lengths.append(len(self.hashes))
         return lengths
 
     def _add(self, wire: Wire, native: JsonMapping) -> None:
         if (fingerprint := essential_fingerprint(wire, native)) is not None:
-            self.links.append(_digest(self.tip, fingerprint))
+            self.hashes.append(_digest(self.last_hash, fingerprint))
             self.from_model.append(is_from_model(wire, native))
 
     def first(self, length: int) -> "Chain":
         """Return the chain of the first messages, as a new value."""
-        last = [*self.last_contents] if length == len(self.links) else []
-        return Chain(self.start, self.links[:length], self.from_model[:length], last)
+        last = [*self.last_contents] if length == len(self.hashes) else []
+        return Chain(self.start, self.hashes[:length], self.from_model[:length], last)
 
     def answers(self) -> list[int]:
         """Return how many messages there are up to the end of each answer, the last answer first."""
@@ -428,29 +428,29 @@ class Chain:
         )
         return [*ends][::-1]
 
-    def answer_links(self) -> list[bytes]:
-        """Return the link after each answer, the last answer first."""
-        return [self.links[end - 1] for end in self.answers()]
+    def answer_hashes(self) -> list[bytes]:
+        """Return the hash of the last message of each answer, the last answer first."""
+        return [self.hashes[end - 1] for end in self.answers()]
 
     def end_of_answer(self, start: int) -> int:
         """Return where the messages of the model end that begin at an index."""
-        return next((index for index in range(start, len(self.links)) if not self.from_model[index]), len(self.links))
+        return next((index for index in range(start, len(self.hashes)) if not self.from_model[index]), len(self.hashes))
 
     def start_of_last_answer(self) -> int:
         """Return where the messages of the model begin that are the last ones."""
-        start = len(self.links)
+        start = len(self.hashes)
         while start and self.from_model[start - 1]:
             start -= 1
         return start
 
     def shared_length(self, other: "Chain") -> int:
         """Return how many first messages two chains share."""
-        low, high = 0, min(len(self.links), len(other.links))
-        if high and self.links[high - 1] == other.links[high - 1]:  # as in nearly every list
+        low, high = 0, min(len(self.hashes), len(other.hashes))
+        if high and self.hashes[high - 1] == other.hashes[high - 1]:  # as in nearly every list
             return high
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.links[middle - 1] == other.links[middle - 1] else (low, middle - 1)
+            low, high = (middle, high) if self.hashes[middle - 1] == other.hashes[middle - 1] else (low, middle - 1)
         return low
 
 
@@ -465,47 +465,47 @@ class Newest(OrderedDict[K, V]):
 
 
 class AnswerIndex:
-    """Which sessions have the answer at a link of the chain: the newest in memory, all of them in the store."""
+    """Which sessions have the answer with a hash: the newest in memory, all of them in the store."""
 
     def __init__(self, store: Store, max_entries: int = MAX_INDEXED_ANSWERS) -> None:
         self._store = store
         self._max_entries = max_entries
         self._known: OrderedDict[bytes, dict[str, None]] = OrderedDict()
 
-    def remember(self, link: bytes, session: str) -> None:
+    def remember(self, answer_hash: bytes, session: str) -> None:
         """Add an answer to the part in memory."""
-        self._known.setdefault(link, {})[session] = None
-        self._known.move_to_end(link)
+        self._known.setdefault(answer_hash, {})[session] = None
+        self._known.move_to_end(answer_hash)
         while len(self._known) > self._max_entries:
             self._known.popitem(last=False)
 
-    async def add(self, link: bytes, session: str, *, goes_on_in: str = "") -> None:
+    async def add(self, answer_hash: bytes, session: str, *, goes_on_in: str = "") -> None:
         """Add an answer durably; `goes_on_in` is the provider's id of the response that has the rest of it."""
-        self.remember(link, session)
+        self.remember(answer_hash, session)
         value = {"response": goes_on_in} if goes_on_in else {}
-        await self._store.put_value(session_value_key(session, "answer", link.hex()), value)
+        await self._store.put_value(session_value_key(session, "answer", answer_hash.hex()), value)
 
-    async def rest_of(self, link: bytes, session: str) -> str:
+    async def rest_of(self, answer_hash: bytes, session: str) -> str:
         """Return the id of the response that has the rest of an answer; empty if it was whole."""
-        value = await self._store.get_value(session_value_key(session, "answer", link.hex()))
+        value = await self._store.get_value(session_value_key(session, "answer", answer_hash.hex()))
         return str((value or {}).get("response", ""))
 
     async def sessions_with(
-        self, links: Sequence[bytes], is_candidate: Callable[[str], bool] = lambda _: True
+        self, hashes: Sequence[bytes], is_candidate: Callable[[str], bool] = lambda _: True
     ) -> tuple[bytes, list[str]] | None:
-        """Return the first of the links that any session has, and sessions that have it, the newest last."""
-        for index, link in enumerate(links):
-            found = [session for session in self._known.get(link, ()) if is_candidate(session)]
+        """Return the first of the hashes that any session has, and sessions that have it, the newest last."""
+        for index, answer_hash in enumerate(hashes):
+            found = [session for session in self._known.get(answer_hash, ()) if is_candidate(session)]
             if not found and index < MAX_STORE_LOOKUPS:
-                found = [session for session in await self.stored_sessions(link) if is_candidate(session)]
+                found = [session for session in await self.stored_sessions(answer_hash) if is_candidate(session)]
             if found:
-                return link, found
+                return answer_hash, found
         return None
 
-    async def stored_sessions(self, link: bytes) -> list[str]:
-        """Return the sessions with a link, also those that memory does not have."""
-        prefix = session_value_key("", "answer", link.hex())
+    async def stored_sessions(self, answer_hash: bytes) -> list[str]:
+        """Return the sessions that have an answer with a hash, also those that memory does not have."""
+        prefix = session_value_key("", "answer", answer_hash.hex())
         found = [key.removeprefix(prefix) for key in await self._store.values(prefix)]
         for session in found:
-            self.remember(link, session)
+            self.remember(answer_hash, session)
         return found

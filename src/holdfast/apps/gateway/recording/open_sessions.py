@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.apps.gateway.recording.client_list import MAIN_LANE, MAX_SIDE_LISTS, Lane
+from holdfast.apps.gateway.recording.client_list import MAIN_AGENT, MAX_SIDE_LISTS, AgentList
 from holdfast.apps.gateway.recording.governing import GoverningChoice
 from holdfast.apps.gateway.recording.identity import Agent, AnswerIndex, Chain
 from holdfast.apps.gateway.upstream_summarizer import UpstreamSummarizer
@@ -43,14 +43,14 @@ class OpenSession:
     session: Session
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a request is compared and recorded, never while the upstream answers."""
-    lanes: dict[str, Lane] = field(default_factory=dict[str, Lane])
+    agent_lists: dict[str, AgentList] = field(default_factory=dict[str, AgentList])
     delegates: AsyncExitStack = field(default_factory=AsyncExitStack)
-    side_tips: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=MAX_SIDE_LISTS))
-    """The links after the answers of the last side calls."""
-    unsaved_tip: bytes | None = None
-    """The link of the last answer, while only memory has it."""
+    side_hashes: deque[bytes] = field(default_factory=lambda: deque[bytes](maxlen=MAX_SIDE_LISTS))
+    """The hashes of the answers of the last side calls."""
+    unsaved_hash: bytes | None = None
+    """The hash of the last answer, while only memory has it."""
     response_ends: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
-    """By the id of a response that the provider keeps, how many messages the chain had after it, and its last link."""
+    """By the id of a response that the provider keeps, how many messages the chain had after it, and its last hash."""
     window: str | None = None
     """Which window of its conversation the client was in."""
     is_outdated: bool = False
@@ -87,14 +87,14 @@ class OpenSession:
 
     def note_news(self) -> None:
         """Note that others have recorded something: the list of the main agent is compared with the log again."""
-        if (lane := self.lanes.get(MAIN_LANE)) is not None:
-            lane.is_behind = True
-            if lane.in_flight:
-                del self.lanes[MAIN_LANE]
+        if (agent_list := self.agent_lists.get(MAIN_AGENT)) is not None:
+            agent_list.is_behind = True
+            if agent_list.in_flight:
+                del self.agent_lists[MAIN_AGENT]
 
     def measure(self) -> int:
         """Bring `size` up to date, and return by how much it grew."""
-        before, self.size = self.size, sum([lane.last_body.size for lane in self.lanes.values() if lane.last_body])
+        before, self.size = self.size, sum([one.last_body.size for one in self.agent_lists.values() if one.last_body])
         return self.size - before
 
     @property
@@ -102,19 +102,19 @@ class OpenSession:
         """Whether nothing was said in it yet."""
         return not len(self.session)
 
-    async def main_lane(self, wire: Wire, start: bytes) -> Lane:
-        """Return the main agent's lane, read from the log if the session was just opened or others have written."""
-        lane = self.lanes.get(MAIN_LANE)
-        if lane and not lane.is_behind:
-            return lane
+    async def main_list(self, wire: Wire, start: bytes) -> AgentList:
+        """Return the main agent's list, read from the log if the session was just opened or others have written."""
+        agent_list = self.agent_lists.get(MAIN_AGENT)
+        if agent_list and not agent_list.is_behind:
+            return agent_list
         # What is recorded next fails if another process has written since.
         numbered = await self.session.numbered_messages(refreshes=False)
         numbered = [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)]
-        if lane is None or self.has_recall or not lane.catch_up(wire, numbered, self.agent):
-            lane = Lane(self.session, Chain(start), self.agent, has_recall=self.has_recall)
-            lane.add_recorded(wire, numbered)
-        self.lanes[MAIN_LANE] = lane
-        return lane
+        if agent_list is None or self.has_recall or not agent_list.catch_up(wire, numbered, self.agent):
+            agent_list = AgentList(self.session, Chain(start), self.agent, has_recall=self.has_recall)
+            agent_list.add_recorded(wire, numbered)
+        self.agent_lists[MAIN_AGENT] = agent_list
+        return agent_list
 
 
 async def _run_and_settle(work: Coroutine[object, object, T], ended: "asyncio.Future[T]") -> None:
@@ -290,7 +290,7 @@ class OpenSessions:
 
     async def _close_session(self, opened: OpenSession) -> None:
         with suppress(HoldfastError):
-            if opened.unsaved_tip:
-                await self.index.add(opened.unsaved_tip, opened.id)
+            if opened.unsaved_hash:
+                await self.index.add(opened.unsaved_hash, opened.id)
             await opened.delegates.aclose()
             await opened.session.close()

@@ -28,7 +28,7 @@ from holdfast.apps.gateway.recording.client_forms import (
     count_shared_contents,
     has_cut_calls,
 )
-from holdfast.apps.gateway.recording.client_list import MAIN_LANE, ClientList, Lane, OpenAnswer, without_given_ids
+from holdfast.apps.gateway.recording.client_list import MAIN_AGENT, AgentList, ClientList, OpenAnswer, without_given_ids
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request, usage_of
 from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, ConversationFinder
 from holdfast.apps.gateway.recording.governing import model_of, with_members
@@ -38,7 +38,7 @@ from holdfast.apps.gateway.recording.identity import (
     is_optional,
     joined_contents,
     orders_a_summary,
-    response_link,
+    response_hash,
     side_purpose_of_words,
 )
 from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
@@ -97,7 +97,7 @@ class _Happened:
 
 
 class _Shared(NamedTuple):
-    """What a lane and a list begin with."""
+    """What the lists of the agent and of the client begin with."""
 
     length: int
     """How many messages of the chain; the last one may be an answer of which they share only the first contents."""
@@ -252,115 +252,119 @@ class Recorder:
         """Record a request in its session. Caller must hold the session's lock."""
         if reading.signals.agent:
             return await self._record_delegate(reading, opened)
-        lane = await opened.main_lane(reading.request.wire, reading.start)
-        listed = lane.read(reading.body)
-        is_same = lane.chain.shared_length(listed.chain) == len(lane.chain.links)
+        agent_list = await opened.main_list(reading.request.wire, reading.start)
+        listed = agent_list.read(reading.body)
+        is_same = agent_list.chain.shared_length(listed.chain) == len(agent_list.chain.hashes)
         if not is_same and await opened.session.refresh():
             # Another gateway went on with the session: the list is to be compared with what that one has recorded.
             opened.note_news()
-            lane = await opened.main_lane(reading.request.wire, reading.start)
-            listed = lane.read(reading.body)
-        shared = await self._take_client_forms(opened, lane, listed)
-        happened = await self._compare(reading, opened, lane, listed, shared)
+            agent_list = await opened.main_list(reading.request.wire, reading.start)
+            listed = agent_list.read(reading.body)
+        shared = await self._take_client_forms(opened, agent_list, listed)
+        happened = await self._compare(reading, opened, agent_list, listed, shared)
         if happened.side_call:
             return self._side_call(reading, opened, happened.side_call, listed.chain)
-        async with _Writing(opened, MAIN_LANE, lane):
+        async with _Writing(opened, MAIN_AGENT, agent_list):
             if opened.is_empty:
-                await self.governor.offer_recall(reading, opened, lane)
+                await self.governor.offer_recall(reading, opened, agent_list)
             await self._end_answered_delegates(opened, listed, shared.length)
             if happened.summary is not None:
                 natives = [*reading.body.leading_messages(), *listed.to_record(0)[0]]
                 name = opened.session.history.format or _format_for(reading.body)
                 await opened.session.sync(natives, format=name, compacted=happened.summary)
-                agent = opened.lanes.pop(MAIN_LANE).agent
-                lane = await opened.main_lane(reading.request.wire, reading.start)
-                lane.agent = agent
+                agent = opened.agent_lists.pop(MAIN_AGENT).agent
+                agent_list = await opened.main_list(reading.request.wire, reading.start)
+                agent_list.agent = agent
             else:
-                await self._go_on(opened, lane, listed, shared)
-            saving = self._remember_client(reading, opened, lane)
-            lane.keep(listed)
-            exchange = await self.governor.govern(reading, opened, lane, listed)
+                await self._go_on(opened, agent_list, listed, shared)
+            saving = self._remember_client(reading, opened, agent_list)
+            agent_list.keep(listed)
+            exchange = await self.governor.govern(reading, opened, agent_list, listed)
         if saving:
             await saving
         self._finder.note_prompt(reading, opened, listed)
-        return exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane), self.sessions)
+        return exchange.record_with(_AgentSink(self, opened, reading, MAIN_AGENT, agent_list), self.sessions)
 
-    async def _take_client_forms(self, opened: OpenSession, lane: Lane, listed: ClientList) -> _Shared:
-        """Return what a lane shares with a list, after it took answers as the client has them.
+    async def _take_client_forms(self, opened: OpenSession, agent_list: AgentList, listed: ClientList) -> _Shared:
+        """Return what an agent's list shares with the client's, after it took answers as the client has them.
 
         Each form that it takes is one message more that it shares.
         """
         wire = listed.body.wire
         while True:
-            shared = lane.chain.shared_length(listed.chain)
-            is_answer = shared < min(len(lane.chain.links), len(listed.chain.links)) and lane.chain.from_model[shared]
-            if not is_answer or lane.has_recall:
-                return _shared_messages(lane, listed, shared)
+            shared = agent_list.chain.shared_length(listed.chain)
+            both_go_on = shared < min(len(agent_list.chain.hashes), len(listed.chain.hashes))
+            is_answer = both_go_on and agent_list.chain.from_model[shared]
+            if not is_answer or agent_list.has_recall:
+                return _shared_messages(agent_list, listed, shared)
             if wire == "gemini":
-                return await self._with_shared_contents(opened, lane, listed, shared)
-            stop = min(lane.chain.end_of_answer(shared), shared + MAX_JOINED_MESSAGES)
-            run = await self._recorded(opened, lane, shared, stop)
+                return await self._with_shared_contents(opened, agent_list, listed, shared)
+            stop = min(agent_list.chain.end_of_answer(shared), shared + MAX_JOINED_MESSAGES)
+            run = await self._recorded(opened, agent_list, shared, stop)
             native = listed.body.message(listed.first_after(shared))
             count = count_joined(wire, [one for _, one in run], native)
             if not count:
-                return _shared_messages(lane, listed, shared)
-            lane.take_form(wire, native, count, await self._recorded(opened, lane, shared, len(lane.positions)))
+                return _shared_messages(agent_list, listed, shared)
+            recorded = await self._recorded(opened, agent_list, shared, len(agent_list.positions))
+            agent_list.take_form(wire, native, count, recorded)
 
-    async def _with_shared_contents(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: int) -> _Shared:
-        """Return what a lane shares with a list: so many messages, and contents of the answer that follows them."""
-        run = await self._recorded(opened, lane, shared, shared + 1)
+    async def _with_shared_contents(
+        self, opened: OpenSession, agent_list: AgentList, listed: ClientList, shared: int
+    ) -> _Shared:
+        """Return what both lists share: so many messages, and contents of the answer that follows them."""
+        run = await self._recorded(opened, agent_list, shared, shared + 1)
         first, stop = listed.first_after(shared), listed.first_after(shared + 1)
         given = listed.body.messages(first, stop) if listed.chain.from_model[shared] else []
         count, given_count = count_shared_contents([native for _, native in run], given)
         if not count:
-            return _shared_messages(lane, listed, shared)
-        rest = [place for place, _ in run[count:]] or lane.positions[shared + 1 :]
+            return _shared_messages(agent_list, listed, shared)
+        rest = [place for place, _ in run[count:]] or agent_list.positions[shared + 1 :]
         return _Shared(shared + 1, first + given_count, rest[0] if rest else None)
 
     async def _recorded(
-        self, opened: OpenSession, lane: Lane, start: int, stop: int
+        self, opened: OpenSession, agent_list: AgentList, start: int, stop: int
     ) -> list[tuple[int, Mapping[str, object]]]:
-        """Return the messages between two places of a lane's chain as they were recorded, with their positions."""
-        places = [place for index in range(start, stop) for place in lane.parts_at(index)]
+        """Return the messages between two places of an agent's list as they were recorded, with their positions."""
+        places = [place for index in range(start, stop) for place in agent_list.parts_at(index)]
         return [(place, native) for place in places for native in await opened.session.messages_at(place)]
 
-    async def _go_on(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: _Shared) -> None:
+    async def _go_on(self, opened: OpenSession, agent_list: AgentList, listed: ClientList, shared: _Shared) -> None:
         """Make the log of the main agent the same as its list: go back to where they differ, and record the rest."""
         if shared.rewind_to is not None:
             await opened.session.rewind(to=shared.rewind_to)
-            lane.forget(shared.length, shared.rewind_to)
-        elif lane.open_answer is not None:
-            await opened.session.rewind(to=lane.open_answer.position)
-        lane.open_answer = None
-        await self._append(opened, lane, listed, shared)
+            agent_list.forget(shared.length, shared.rewind_to)
+        elif agent_list.open_answer is not None:
+            await opened.session.rewind(to=agent_list.open_answer.position)
+        agent_list.open_answer = None
+        await self._append(opened, agent_list, listed, shared)
 
-    async def _append(self, opened: OpenSession, lane: Lane, listed: ClientList, shared: _Shared) -> None:
-        """Record the messages of a list after those that the lane shares with it."""
+    async def _append(self, opened: OpenSession, agent_list: AgentList, listed: ClientList, shared: _Shared) -> None:
+        """Record the messages of a list after those that the agent's list shares with it."""
         leading = listed.body.leading_messages() if opened.is_empty else []
         natives, lengths = listed.to_record(shared.first)
         if listed.body.wire == "gemini" and shared.length and natives:
-            answer = await self._recorded(opened, lane, shared.length - 1, shared.length)
+            answer = await self._recorded(opened, agent_list, shared.length - 1, shared.length)
             natives[0] = without_given_ids(joined_contents([native for _, native in answer]), natives[0])
         name, recorded = opened.session.history.format or _format_for(listed.body), [*leading, *natives]
-        places = await lane.conversation.record(recorded, format=name) if recorded else range(0)
-        lane.chain = listed.chain
-        lane.note_places(natives, places[len(leading) :], lengths)
+        places = await agent_list.conversation.record(recorded, format=name) if recorded else range(0)
+        agent_list.chain = listed.chain
+        agent_list.note_places(natives, places[len(leading) :], lengths)
 
     async def _compare(
-        self, reading: ReadRequest, opened: OpenSession, lane: Lane, listed: ClientList, shared: _Shared
+        self, reading: ReadRequest, opened: OpenSession, agent_list: AgentList, listed: ClientList, shared: _Shared
     ) -> _Happened:
         """Return what a list says has happened since the last one."""
         body, signals, chain = reading.body, reading.signals, listed.chain
-        recorded, has_all = len(lane.chain.links), shared.rewind_to is None
+        recorded, has_all = len(agent_list.chain.hashes), shared.rewind_to is None
         if signals.purpose:
             return _Happened(side_call=signals.purpose)
         if not recorded:
             return _Happened(side_call=side_purpose_of_words(body))
-        if lane.is_other_agent(body) and not listed.has_prompt_after(opened.side_tips):
+        if agent_list.is_other_agent(body) and not listed.has_prompt_after(opened.side_hashes):
             return _Happened(side_call=side_purpose_of_words(body) or ("memory" if has_all else "other"))
         is_order = orders_a_summary(listed.last)
         if has_all:
-            return _Happened(side_call="summary" if is_order and len(chain.links) > recorded else None)
+            return _Happened(side_call="summary" if is_order and len(chain.hashes) > recorded else None)
         if is_order:
             return _Happened(side_call="summary")
         summaries, text = opened.session.history.session_state.client_summaries, listed.text_after(shared.length)
@@ -368,69 +372,69 @@ class Recorder:
             return _Happened(summary=found)
         if signals.has_compacted or (signals.window and opened.window not in {None, signals.window}):
             return _Happened(summary=summaries[-1] if summaries else text)
-        if await self._adds_an_order(opened, lane, listed):
+        if await self._adds_an_order(opened, agent_list, listed):
             return _Happened(side_call="summary")
-        return _Happened(side_call="other" if lane.in_flight and len(chain.links) > shared.length else None)
+        return _Happened(side_call="other" if agent_list.in_flight and len(chain.hashes) > shared.length else None)
 
-    async def _adds_an_order(self, opened: OpenSession, lane: Lane, listed: ClientList) -> bool:
+    async def _adds_an_order(self, opened: OpenSession, agent_list: AgentList, listed: ClientList) -> bool:
         """Return whether a list ends with an earlier recorded message to which an order was added.
 
         That is how a client orders a summary of a part of its list: nobody edits a message by adding a block to it
         after later ones were answered.
         """
-        shared, content = lane.chain.shared_length(listed.chain), listed.last.get("content")
-        is_earlier = len(listed.chain.links) == shared + 1 and len(lane.positions) > shared + 1
+        shared, content = agent_list.chain.shared_length(listed.chain), listed.last.get("content")
+        is_earlier = len(listed.chain.hashes) == shared + 1 and len(agent_list.positions) > shared + 1
         if not is_list(content) or not is_earlier:
             return False
-        [recorded] = await opened.session.messages_at(lane.positions[shared])
+        [recorded] = await opened.session.messages_at(agent_list.positions[shared])
         before = essential_message(recorded).get("content")
         first = len(before) if is_list(before) else 0
         return first > 0 and essential_message({**listed.last, "content": content[:first]}).get("content") == before
 
     async def _record_continuation(self, reading: ReadRequest, opened: OpenSession) -> Exchange:
         """Record a list that holds only what is new, because the provider keeps the rest."""
-        lane = await opened.main_lane(reading.request.wire, reading.start)
-        listed, shared = self._continuation(reading, opened, lane)
+        agent_list = await opened.main_list(reading.request.wire, reading.start)
+        listed, shared = self._continuation(reading, opened, agent_list)
         exchange = Exchange(reading.request)
-        async with _Writing(opened, MAIN_LANE, lane):
+        async with _Writing(opened, MAIN_AGENT, agent_list):
             if opened.is_empty:
-                await self.governor.offer_recall(reading, opened, lane)
-            await self._go_on(opened, lane, listed, _shared_messages(lane, listed, shared))
-            saving = self._remember_client(reading, opened, lane)
+                await self.governor.offer_recall(reading, opened, agent_list)
+            await self._go_on(opened, agent_list, listed, _shared_messages(agent_list, listed, shared))
+            saving = self._remember_client(reading, opened, agent_list)
         if saving:
             await saving
-        if tools := self.governor.recall_tools(reading, lane, exchange):
+        if tools := self.governor.recall_tools(reading, agent_list, exchange):
             exchange.body = with_members(
                 exchange.body, {"tools": tools, **await self._continued_response(reading, opened)}
             )
             exchange.headers["x-holdfast-compacted"] = "1"
-        return exchange.record_with(_LaneSink(self, opened, reading, MAIN_LANE, lane), self.sessions)
+        return exchange.record_with(_AgentSink(self, opened, reading, MAIN_AGENT, agent_list), self.sessions)
 
-    def _continuation(self, reading: ReadRequest, opened: OpenSession, lane: Lane) -> tuple[ClientList, int]:
-        """Return a list that holds only what is new after what was before it, and how much of both the lane has.
+    def _continuation(self, reading: ReadRequest, opened: OpenSession, agent_list: AgentList) -> tuple[ClientList, int]:
+        """Return a list that holds only what is new after what was before it, and how much of both the agent has.
 
         Normally a request follows the newest answer. One that is sent again follows the one before it: the newest
         answer was cut, or did not come.
         """
-        recorded = len(lane.chain.links)
-        end, tip = opened.response_ends.get(reading.signals.response_id or "", (0, b""))
-        if 0 < end <= recorded and lane.chain.links[end - 1] == tip:
-            listed = ClientList.read(reading.body, lane.chain.first(end))
-            shared = lane.chain.shared_length(listed.chain)
-            if shared == recorded or not lane.in_flight:
+        recorded = len(agent_list.chain.hashes)
+        end, last_hash = opened.response_ends.get(reading.signals.response_id or "", (0, b""))
+        if 0 < end <= recorded and agent_list.chain.hashes[end - 1] == last_hash:
+            listed = ClientList.read(reading.body, agent_list.chain.first(end))
+            shared = agent_list.chain.shared_length(listed.chain)
+            if shared == recorded or not agent_list.in_flight:
                 return listed, shared
-        listed = ClientList.read(reading.body, lane.chain.first(recorded))
-        if 0 < (count := len(listed.chain.links) - recorded) <= recorded:
+        listed = ClientList.read(reading.body, agent_list.chain.first(recorded))
+        if 0 < (count := len(listed.chain.hashes) - recorded) <= recorded:
             # Where the answer that it follows is not known any more, the end of the log tells a repeated request.
-            repeated = ClientList.read(reading.body, lane.chain.first(recorded - count))
-            listed = repeated if repeated.chain.tip == lane.chain.tip else listed
+            repeated = ClientList.read(reading.body, agent_list.chain.first(recorded - count))
+            listed = repeated if repeated.chain.last_hash == agent_list.chain.last_hash else listed
         return listed, recorded
 
     async def _continued_response(self, reading: ReadRequest, opened: OpenSession) -> dict[str, bytes]:
         """Return the response that a request continues, if the client knows only the first part of it."""
         named = reading.signals.response_id
-        link = response_link(reading.request.namespace, named) if named else None
-        rest = await self.sessions.index.rest_of(link, opened.id) if link else ""
+        kept = response_hash(reading.request.namespace, named) if named else None
+        rest = await self.sessions.index.rest_of(kept, opened.id) if kept else ""
         return {"previous_response_id": msgspec.json.encode(rest)} if rest else {}
 
     # Sub-agents.
@@ -438,49 +442,49 @@ class Recorder:
     async def _record_delegate(self, reading: ReadRequest, opened: OpenSession) -> Exchange:
         """Record a request of a sub-agent, in a scope of its own."""
         body, signals, name = reading.body, reading.signals, reading.signals.agent or ""
-        lane = opened.lanes.get(name)
-        listed = lane.read(body) if lane else ClientList.read(body, Chain(reading.start))
+        agent_list = opened.agent_lists.get(name)
+        listed = agent_list.read(body) if agent_list else ClientList.read(body, Chain(reading.start))
         if signals.purpose:
             return self._side_call(reading, opened, signals.purpose, listed.chain)
-        shared = await self._take_client_forms(opened, lane, listed) if lane else _NOTHING_SHARED
-        if lane is None or shared.rewind_to is not None:
+        shared = await self._take_client_forms(opened, agent_list, listed) if agent_list else _NOTHING_SHARED
+        if agent_list is None or shared.rewind_to is not None:
             # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
             task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
             # What the main agent hears of it unasked is in the list of its client.
             context = opened.session.delegate(
                 signals.agent_type, task=task, sees=SEES_NOTHING, main_sees="recall", adds_task_message=False
             )
-            lane = Lane(await opened.delegates.enter_async_context(context), Chain(reading.start))
+            agent_list = AgentList(await opened.delegates.enter_async_context(context), Chain(reading.start))
             shared = _NOTHING_SHARED
-        async with _Writing(opened, name, lane):
-            opened.lanes[name] = lane
-            await self._append(opened, lane, listed, shared)
-            lane.keep(listed)
-            exchange = await self.governor.govern(reading, opened, lane, listed)
-        return exchange.record_with(_LaneSink(self, opened, reading, name, lane), self.sessions)
+        async with _Writing(opened, name, agent_list):
+            opened.agent_lists[name] = agent_list
+            await self._append(opened, agent_list, listed, shared)
+            agent_list.keep(listed)
+            exchange = await self.governor.govern(reading, opened, agent_list, listed)
+        return exchange.record_with(_AgentSink(self, opened, reading, name, agent_list), self.sessions)
 
     async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
         """End the delegations whose last answer the main agent received."""
-        if len(opened.lanes) == 1:
+        if len(opened.agent_lists) == 1:
             return
         text = listed.text_after(shared)
-        for name, lane in list(opened.lanes.items()):
-            answer = lane.last_text.strip()
-            if isinstance(lane.conversation, Delegate) and not lane.in_flight and answer and answer in text:
-                await lane.conversation.answer(lane.last_text)
-                del opened.lanes[name]
+        for name, agent_list in list(opened.agent_lists.items()):
+            answer = agent_list.last_text.strip()
+            if isinstance(agent_list.conversation, Delegate) and not agent_list.in_flight and answer and answer in text:
+                await agent_list.conversation.answer(agent_list.last_text)
+                del opened.agent_lists[name]
 
     # Its answer.
 
-    async def record_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
+    async def record_answer(self, sink: "_AgentSink", answer: Answer, duration_ms: int) -> None:
         """Record an answer in the conversation of its request."""
         opened = sink.opened
         async with opened.lock:
-            sink.lane.in_flight -= 1
-            tip, open_answer = sink.tip, sink.open_answer
+            sink.agent_list.in_flight -= 1
+            last_hash, open_answer = sink.last_hash, sink.open_answer
 
             async def append() -> bool:
-                sink.tip, sink.open_answer = tip, open_answer
+                sink.last_hash, sink.open_answer = last_hash, open_answer
                 return await self._append_if_current(sink, answer, duration_ms)
 
             if not await self._until_current(append):
@@ -488,72 +492,73 @@ class Recorder:
                 await record_side_answer(opened.session, answer, "other")
                 return
             if not answer.is_complete:
-                await sink.lane.conversation.interrupt()
-            if sink.lane_name != MAIN_LANE:
+                await sink.agent_list.conversation.interrupt()
+            if sink.agent_name != MAIN_AGENT:
                 return
-            tip = sink.lane.chain.tip
+            last_hash = sink.agent_list.chain.last_hash
             if sink.reading.signals.name:
-                opened.unsaved_tip = tip
-                self.sessions.index.remember(tip, opened.id)
+                opened.unsaved_hash = last_hash
+                self.sessions.index.remember(last_hash, opened.id)
             else:
-                for link in (*await self._links_of_forms(sink, answer), tip):
-                    await self.sessions.index.add(link, opened.id)
+                for answer_hash in (*await self._hashes_of_forms(sink, answer), last_hash):
+                    await self.sessions.index.add(answer_hash, opened.id)
             await self._index_response(sink, answer)
 
-    async def _links_of_forms(self, sink: "_LaneSink", answer: Answer) -> list[bytes]:
-        """Return the links that an answer has if the client has it in another form."""
-        lane, wire = sink.lane, sink.reading.request.wire
-        links, start, stop = list[bytes](), lane.chain.start_of_last_answer(), len(lane.chain.links)
+    async def _hashes_of_forms(self, sink: "_AgentSink", answer: Answer) -> list[bytes]:
+        """Return the hashes that an answer has if the client has it in another form."""
+        agent_list, wire = sink.agent_list, sink.reading.request.wire
+        hashes, start, stop = list[bytes](), agent_list.chain.start_of_last_answer(), len(agent_list.chain.hashes)
         is_alone = stop - start <= len(answer.messages) and not has_cut_calls(wire, answer.messages)
-        if is_alone or lane.has_recall:
-            return links
-        recorded = await self._recorded(sink.opened, lane, start, stop)
+        if is_alone or agent_list.has_recall:
+            return hashes
+        recorded = await self._recorded(sink.opened, agent_list, start, stop)
         for form in client_forms(wire, [native for _, native in recorded]):
-            chain = lane.chain.first(start)
+            chain = agent_list.chain.first(start)
             chain.extend(wire, form)
-            links.append(chain.tip)
-        return links
+            hashes.append(chain.last_hash)
+        return hashes
 
-    async def _append_if_current(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> bool:
+    async def _append_if_current(self, sink: "_AgentSink", answer: Answer, duration_ms: int) -> bool:
         """Record an answer after the messages of its request; return False if something else follows them already.
 
         Another gateway may have written to the session meanwhile. A whole answer still belongs to the conversation if
         nothing was said since. One that was cut does not: its client has asked another gateway for a whole one.
         """
-        is_main = sink.lane_name == MAIN_LANE
+        is_main = sink.agent_name == MAIN_AGENT
         if is_main:
-            sink.lane = await sink.opened.main_lane(sink.reading.request.wire, sink.reading.start)
+            sink.agent_list = await sink.opened.main_list(sink.reading.request.wire, sink.reading.start)
         if not self._is_current(sink) or not (answer.is_complete or sink.is_newest):
             return False
         # Nobody else writes in the scope of a sub-agent: its answer may follow whatever others have recorded.
-        async with _Writing(sink.opened, MAIN_LANE, sink.lane) if is_main else nullcontext():
+        async with _Writing(sink.opened, MAIN_AGENT, sink.agent_list) if is_main else nullcontext():
             await self._append_answer(sink, answer, duration_ms)
         return True
 
-    def _is_current(self, sink: "_LaneSink") -> bool:
+    def _is_current(self, sink: "_AgentSink") -> bool:
         """Return whether the client still waits for this answer, and nothing came in between."""
-        lane = sink.lane
-        is_same = lane.chain.tip == sink.tip and _place_of(lane.open_answer) == _place_of(sink.open_answer)
-        return is_same and sink.opened.lanes.get(sink.lane_name) is lane
+        agent_list = sink.agent_list
+        has_same_end = _place_of(agent_list.open_answer) == _place_of(sink.open_answer)
+        is_same = agent_list.chain.last_hash == sink.last_hash and has_same_end
+        return is_same and sink.opened.agent_lists.get(sink.agent_name) is agent_list
 
-    async def _index_response(self, sink: "_LaneSink", answer: Answer) -> None:
+    async def _index_response(self, sink: "_AgentSink", answer: Answer) -> None:
         """Remember which session has a response that the provider keeps, and where the rest of it is."""
         fields, request = sink.reading.body.fields, sink.reading.request
         if not answer.response_id or fields.get("store") is False or request.wire != "openai-responses":
             return
         sink.response_ids.append(answer.response_id)
-        end = len(sink.lane.chain.links), sink.lane.chain.tip
+        end = len(sink.agent_list.chain.hashes), sink.agent_list.chain.last_hash
         sink.opened.response_ends.update(dict.fromkeys(sink.response_ids, end))
-        await self.sessions.index.add(response_link(request.namespace, answer.response_id), sink.opened.id)
+        await self.sessions.index.add(response_hash(request.namespace, answer.response_id), sink.opened.id)
         if len(sink.response_ids) > 1:
-            first = response_link(request.namespace, sink.response_ids[0])
+            first = response_hash(request.namespace, sink.response_ids[0])
             await self.sessions.index.add(first, sink.opened.id, goes_on_in=answer.response_id)
 
-    async def _append_answer(self, sink: "_LaneSink", answer: Answer, duration_ms: int) -> None:
-        opened, lane = sink.opened, sink.lane
+    async def _append_answer(self, sink: "_AgentSink", answer: Answer, duration_ms: int) -> None:
+        opened, agent_list = sink.opened, sink.agent_list
         wire = sink.reading.request.wire
         results: list[JsonObject] = []
-        if lane.has_recall and (calls := recall_calls(wire, answer.messages)):
+        if agent_list.has_recall and (calls := recall_calls(wire, answer.messages)):
             if answer.is_complete and has_other_calls(wire, answer.messages):
                 results = await self._recall_results(sink, calls)
             else:
@@ -567,23 +572,23 @@ class Recorder:
             self._finder.note_calls(sink.reading.request, opened.id, answer)
 
     async def _append_messages(
-        self, sink: "_LaneSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping]
+        self, sink: "_AgentSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping]
     ) -> None:
         """Record what an answer says, and the results of its calls of `recall`."""
-        lane, wire, name = sink.lane, sink.reading.request.wire, sink.opened.session.history.format
-        record = partial(lane.conversation.record, format=name, usage=usage_of(answer), duration_ms=duration_ms)
+        agent_list, wire, name = sink.agent_list, sink.reading.request.wire, sink.opened.session.history.format
+        record = partial(agent_list.conversation.record, format=name, usage=usage_of(answer), duration_ms=duration_ms)
         said: Sequence[JsonMapping] = answer.messages
         try:
             places = await record(said)
         except MalformedInputError:
             said = readable_messages(name or _format_for(sink.reading.body), said)
             places = await record(said)
-        lane.add_answer(wire, said, places)
-        lane.last_text = answer_text(answer)
+        agent_list.add_answer(wire, said, places)
+        agent_list.last_text = answer_text(answer)
         if results:
-            places = await lane.conversation.record(results, format=name)
-            lane.add_recorded(wire, [*zip(places, results, strict=True)])
-        sink.tip, sink.open_answer = lane.chain.tip, lane.open_answer
+            places = await agent_list.conversation.record(results, format=name)
+            agent_list.add_recorded(wire, [*zip(places, results, strict=True)])
+        sink.last_hash, sink.open_answer = agent_list.chain.last_hash, agent_list.open_answer
 
     async def record_side_call(self, sink: "_SideSink", answer: Answer) -> None:
         """Record the answer of a side call."""
@@ -593,18 +598,20 @@ class Recorder:
         if sink.purpose == "summary" and text:
             self._finder.note_summary(sink.reading.request, opened.id, text)
         sink.chain.extend(wire, answer.messages)
-        opened.side_tips.append(sink.chain.tip)
+        opened.side_hashes.append(sink.chain.last_hash)
 
-    def _remember_client(self, reading: ReadRequest, opened: OpenSession, lane: Lane) -> asyncio.Task[None] | None:
+    def _remember_client(
+        self, reading: ReadRequest, opened: OpenSession, agent_list: AgentList
+    ) -> asyncio.Task[None] | None:
         """Note who speaks; return what stores that if it is new, at the same time as the messages."""
-        agent = lane.agent_of(reading.body)
+        agent = agent_list.agent_of(reading.body)
         opened.window = reading.signals.window or opened.window
         model = model_of(reading.request.path, reading.body)
         known, opened.session.model = opened.session.model, model
         self._finder.note_list(reading, opened.id)
-        if agent == lane.agent and known in {None, model}:
+        if agent == agent_list.agent and known in {None, model}:
             return None
-        opened.agent = lane.agent = agent
+        opened.agent = agent_list.agent = agent
         client = {"client": reading.request.headers.get("user-agent", "")[:200], "wire": reading.request.wire}
         client["model"] = model or ""
         return self.sessions.start(
@@ -614,13 +621,13 @@ class Recorder:
     # Recall.
 
     async def answer_recall(
-        self, exchange: Exchange, sink: "_LaneSink", answer: Answer, duration_ms: int
+        self, exchange: Exchange, sink: "_AgentSink", answer: Answer, duration_ms: int
     ) -> bytes | None:
         """Answer the calls of `recall` in an answer, and return the request that continues it.
 
         None means that the answer is over: the client has calls to answer first, or there are none of ours.
         """
-        wire, opened, lane = sink.reading.request.wire, sink.opened, sink.lane
+        wire, opened, agent_list = sink.reading.request.wire, sink.opened, sink.agent_list
         calls = recall_calls(wire, answer.messages)
         is_over = not calls or has_other_calls(wire, answer.messages) or not answer.is_complete
         if is_over or sink.rounds > MAX_RECALL_ROUNDS:
@@ -630,7 +637,7 @@ class Recorder:
         async with opened.lock:
             if not self._is_current(sink):
                 return _continued_body(exchange.body, sink.reading, [*answer.messages, *results])
-            async with _Writing(opened, sink.lane_name, lane):
+            async with _Writing(opened, sink.agent_name, agent_list):
                 await self._append_messages(sink, answer, duration_ms, results)
                 if exchange.prepare_again is None:
                     await self._index_response(sink, answer)
@@ -639,7 +646,7 @@ class Recorder:
         await self._index_response(sink, answer)
         return exchange.body
 
-    async def _recall_results(self, sink: "_LaneSink", calls: Sequence[RecallCall]) -> list[JsonObject]:
+    async def _recall_results(self, sink: "_AgentSink", calls: Sequence[RecallCall]) -> list[JsonObject]:
         wire, tool = sink.reading.request.wire, sink.opened.session.recall_tool()
         if sink.rounds == MAX_RECALL_ROUNDS:
             return recall_results(wire, calls, [NO_MORE_ROUNDS] * len(calls))
@@ -654,11 +661,11 @@ async def record_side_answer(session: Session, answer: Answer, purpose: SideCall
 
 
 class _Writing:
-    """Writes new messages and the request with them at once; if that fails, the lane is read again from the log."""
+    """Writes new messages and the request with them at once; after a failure the agent's list is read from the log."""
 
-    def __init__(self, opened: OpenSession, name: str, lane: Lane) -> None:
+    def __init__(self, opened: OpenSession, name: str, agent_list: AgentList) -> None:
         self._opened, self._name = opened, name
-        self._write = lane.conversation.one_write()
+        self._write = agent_list.conversation.one_write()
 
     async def __aenter__(self) -> None:
         try:
@@ -679,42 +686,42 @@ class _Writing:
             self._read_again()
 
     def _read_again(self) -> None:
-        self._opened.lanes.pop(self._name, None)
+        self._opened.agent_lists.pop(self._name, None)
         self._opened.is_outdated = True
 
 
-class _LaneSink:
+class _AgentSink:
     """Where the answer of a conversation goes."""
 
     def __init__(
-        self, recorder: Recorder, opened: OpenSession, reading: ReadRequest, lane_name: str, lane: Lane
+        self, recorder: Recorder, opened: OpenSession, reading: ReadRequest, agent_name: str, agent_list: AgentList
     ) -> None:
         self.recorder, self.opened, self.reading = recorder, opened, reading
-        self.lane_name, self.lane = lane_name, lane
-        self.tip = lane.chain.tip
-        """The link after the last message of the request."""
+        self.agent_name, self.agent_list = agent_name, agent_list
+        self.last_hash = agent_list.chain.last_hash
+        """The hash of the last message of the request."""
         self.open_answer: OpenAnswer | None = None
         """What was recorded of the answer so far, if `recall` was called in it."""
         self.rounds = 0
         """How often `recall` was answered."""
         self.response_ids: list[str] = []
         # Not the sink itself: with it, a closed session would wait for the garbage collector.
-        self._mark = lane.newest = object()
-        lane.in_flight += 1
+        self._mark = agent_list.newest = object()
+        agent_list.in_flight += 1
 
     @property
     def is_newest(self) -> bool:
-        """Whether no request of its lane came after this one."""
-        return self._mark is self.lane.newest
+        """Whether no request of its agent came after this one."""
+        return self._mark is self.agent_list.newest
 
     async def store(self, answer: Answer | None, duration_ms: int) -> None:
         if answer is None:
-            self.lane.in_flight -= 1
+            self.agent_list.in_flight -= 1
         else:
             await self.recorder.record_answer(self, answer, duration_ms)
 
     def read_ahead(self) -> None:
-        if reading := self.lane.conversation.read_ahead():
+        if reading := self.agent_list.conversation.read_ahead():
             self.recorder.sessions.start(reading)
 
     async def answer_recall(self, exchange: Exchange, answer: Answer, duration_ms: int) -> bytes | None:
@@ -755,9 +762,9 @@ def _continued_body(raw: bytes, reading: ReadRequest, natives: Sequence[JsonMapp
     return with_members(raw, {member: with_messages(reading.request.wire, listed, natives)})
 
 
-def _shared_messages(lane: Lane, listed: ClientList, length: int) -> _Shared:
-    """Return what a lane and a list share that begin with so many messages of the chain."""
-    rest = lane.positions[length:]
+def _shared_messages(agent_list: AgentList, listed: ClientList, length: int) -> _Shared:
+    """Return what the lists of agent and client share that begin with so many messages of the chain."""
+    rest = agent_list.positions[length:]
     return _Shared(length, listed.first_after(length), rest[0] if rest else None)
 
 
