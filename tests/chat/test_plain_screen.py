@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from io import StringIO
 
@@ -20,7 +19,7 @@ from holdfast.apps.chat.events import (
     ToolCallStarted,
     TurnEnded,
 )
-from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen, TypedLines, read_standard_input
+from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen, TypedLines
 
 EVENTS: list[ChatEvent] = [
     ThinkingDelta("hm"),
@@ -118,20 +117,3 @@ async def test_whoever_ends_the_input_at_a_question_does_not_agree_and_the_chat_
     assert capsys.readouterr().err == (
         f"Run: make\n{choice}\n{choice}\nRun: ls\n[y] yes  [a] always  [n] no, and Enter\n"
     )
-
-
-async def test_whoever_waits_for_the_end_of_standard_input_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as piped, os.fdopen(writing, "w") as other_end:
-        monkeypatch.setattr(sys, "stdin", piped)
-
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(read_standard_input(), timeout=0.01)
-
-        other_end.close()
-
-
-async def test_standard_input_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", StringIO("one\n\ntwo\n"))
-
-    assert await read_standard_input() == "one\n\ntwo\n"

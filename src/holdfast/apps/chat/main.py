@@ -18,9 +18,10 @@ from holdfast.apps.chat.attachments import AttachedText, read_attachment
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import answer_lines, submit_line
 from holdfast.apps.chat.events import NOTHING_RUNS, CommandReply, ConversationOpened, Screen, TurnOutcome
-from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen, TypedLines, read_standard_input
+from holdfast.apps.chat.plain_screen import JsonScreen, PlainScreen, TypedLines
 from holdfast.apps.settings.models import available_providers
 from holdfast.apps.settings.settings import Settings
+from holdfast.apps.threads import run_in_daemon_thread
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
@@ -151,7 +152,7 @@ async def _answer_input(chat: Chat, lines: TypedLines, options: ChatOptions) -> 
     if not options.is_once:
         return await answer_lines(chat, lines, options.prompt)
     has_piped = not sys.stdin.isatty() and STANDARD_INPUT not in options.attached
-    piped = await read_standard_input() if has_piped else ""
+    piped = await run_in_daemon_thread(sys.stdin.read) if has_piped else ""
     prompt = "\n\n".join(text for text in (options.prompt or "", piped.strip()) if text)
     if not prompt:
         raise SettingsError("prompt", 'is empty; give one: echo "question" | holdfast chat -p')
@@ -267,7 +268,7 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
             chat.notify(problem, "warning")
         for file in options.attached:
             chat.attached.append(
-                AttachedText("stdin.txt", await read_standard_input())
+                AttachedText("stdin.txt", await run_in_daemon_thread(sys.stdin.read))
                 if file == STANDARD_INPUT
                 else read_attachment(file, chat.file_tools.root)
             )

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Generator
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import cast
@@ -88,21 +87,6 @@ def align_columns(table: CommandTable) -> str:
 
 def _describe(event: ChangeProposed | ConversationCompacted) -> str:
     return f"--- {event}" if isinstance(event, ConversationCompacted) else clip_diff(event.diff)
-
-
-async def read_standard_input() -> str:
-    """Return all of standard input. A daemon thread reads it, so that a signal ends the program at once."""
-    text: Future[str] = Future()
-    text.set_running_or_notify_cancel()  # whoever waits for it may give up; the thread cannot
-
-    def read() -> None:
-        try:
-            text.set_result(sys.stdin.read())
-        except (OSError, ValueError) as error:
-            text.set_exception(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    return await asyncio.wrap_future(text)
 
 
 class TypedLines:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import port_number, print_result, warn
-from holdfast.apps.low_priority import run_at_low_priority
 from holdfast.apps.settings.build import memory_from
 from holdfast.apps.settings.policies import load_policy_file
 from holdfast.apps.settings.settings import Settings
+from holdfast.apps.threads import run_at_low_priority
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store

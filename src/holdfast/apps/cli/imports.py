@@ -1,6 +1,7 @@
 """`holdfast import`: read a file, or the sessions that another program has left on this machine."""
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -15,6 +16,7 @@ from holdfast.apps.cli.output import (
     warn,
 )
 from holdfast.apps.settings.paths import display_path
+from holdfast.apps.threads import run_in_daemon_thread
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.importers.importing import SessionImport, import_found
 from holdfast.importers.programs import SOURCE_PROGRAMS, describe_absence, find_sessions, program_named
@@ -22,7 +24,7 @@ from holdfast.importers.source import FoundSession, ReadReport, SourceProgram
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import ImportResult, import_session, records_from_file
 from holdfast.stores.base import Store
-from holdfast.stores.jsonl import load_file
+from holdfast.stores.jsonl import load_bytes, load_file
 from holdfast.text import pluralize
 
 LIST_TITLES = ("DATE", "SIZE", "MODEL", "FOLDER", "TITLE", "ID")
@@ -32,7 +34,10 @@ MAX_TITLE_CELL, MAX_FOLDER_CELL = 48, 40
 
 def add_import_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast import`."""
-    path = "the file to read; with --from a folder or a file with sessions (default: where the program keeps them)"
+    path = (
+        "the file to read, - for standard input; with --from a folder or a file with sessions (default: where the "
+        "program keeps them)"
+    )
     parser.add_argument("file", type=Path, nargs="?", metavar="PATH", help=path)
     program = f"import the sessions of this program: {', '.join(SOURCE_PROGRAMS)}"
     parser.add_argument("--from", dest="program", choices=SOURCE_PROGRAMS, metavar="PROGRAM", help=program)
@@ -48,6 +53,7 @@ async def import_command(args: argparse.Namespace, store: Store) -> int:
     only read; a later import adds what is new in them, and nothing twice.
 
     holdfast import report.jsonl --as report-2024
+    holdfast export report-2024 | holdfast import - --store sqlite:///backup.db
     holdfast import --from claude-code
     holdfast import --from codex ~/backup/sessions --list
     """
@@ -66,8 +72,15 @@ async def _import_file(args: argparse.Namespace, store: Store) -> int:
         raise SettingsError("--list", "needs a program whose sessions to list; name one with --from")
     if args.session == "":  # as of a variable of the shell that is not set
         raise SettingsError("--as", "is empty; give the id of the new session, or leave it out")
-    found = load_file(path)
-    name, many = args.session or found.session or path.stem, len(found.conversations) > 1
+    if str(path) == "-":
+        found = load_bytes(await run_in_daemon_thread(sys.stdin.buffer.read), "standard input")
+        name = args.session or found.session
+        if not name:
+            raise SettingsError("--as", "is missing, and standard input names no session; give the id of the new one")
+    else:
+        found = load_file(path)
+        name = args.session or found.session or path.stem
+    many = len(found.conversations) > 1
     names = [f"{name}-{number}" if many else name for number in range(1, len(found.conversations) + 1)]
     for taken in [one for one in names if await store.length(one)]:
         raise SettingsError("session", f"{taken!r} already exists; choose another id with --as")

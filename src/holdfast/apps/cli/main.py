@@ -58,7 +58,7 @@ def _run(arguments: list[str]) -> int:
         print(f"holdfast {__version__}")
         return 0
     if arguments[:1] == ["gateway"]:
-        from holdfast.apps.low_priority import import_at_low_priority
+        from holdfast.apps.threads import import_at_low_priority
 
         # Others on this machine may be serving.
         import_at_low_priority(_import_gateway_command)

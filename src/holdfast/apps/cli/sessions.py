@@ -24,6 +24,7 @@ from holdfast.apps.cli.output import (
     warn,
 )
 from holdfast.apps.settings.build import delete_session_files, session_files
+from holdfast.apps.threads import run_in_daemon_thread
 from holdfast.errors import SettingsError, StoreError, StoreUnavailableError
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.scrub import scrub, scrub_files
@@ -278,7 +279,7 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
     holdfast scrub report-2024 - < leaked.txt
     """
     session = await resolve_session_id(store, args.id)
-    secret = sys.stdin.read().rstrip("\r\n") if args.text == "-" else args.text
+    secret = (await run_in_daemon_thread(sys.stdin.read)).rstrip("\r\n") if args.text == "-" else args.text
     done = await scrub(store, session, secret, time_ms=now_ms())
     files = scrub_files(session_files(settings_for(args, is_tolerant=True), session), secret)
     for other in done.elsewhere:

@@ -55,7 +55,7 @@ from holdfast.apps.gateway.recording.recall_rounds import (
 )
 from holdfast.apps.gateway.recording.rehearsal import rehearse
 from holdfast.apps.gateway.upstream_summarizer import Payment
-from holdfast.apps.low_priority import run_at_low_priority
+from holdfast.apps.threads import run_at_low_priority
 from holdfast.core.history.events import SideCallPurpose
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy

@@ -9,8 +9,8 @@ from ast import literal_eval
 
 import pytest
 
-from holdfast.apps import low_priority
-from holdfast.apps.low_priority import NICENESS, import_at_low_priority, run_at_low_priority
+from holdfast.apps import threads
+from holdfast.apps.threads import NICENESS, import_at_low_priority, run_at_low_priority
 
 
 def priority_of_this_thread() -> tuple[int, int]:
@@ -35,7 +35,7 @@ async def test_where_threads_have_no_priorities_the_work_is_done_all_the_same(mo
     def set_priority(*args: object) -> None:
         asked.append(args)
 
-    monkeypatch.setattr(low_priority.sys, "platform", "darwin")
+    monkeypatch.setattr(threads.sys, "platform", "darwin")
     monkeypatch.setattr(os, "setpriority", set_priority)
 
     assert (await run_at_low_priority(lambda: 7), asked) == (7, [])
@@ -104,7 +104,7 @@ print(sorted(name for name, niceness in found.items() if niceness == own))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     at_own_priority = literal_eval(done.stdout.splitlines()[-1])
-    assert [name for name in at_own_priority if "holdfast" in name] == ["holdfast.apps.low_priority"]
+    assert [name for name in at_own_priority if "holdfast" in name] == ["holdfast.apps.threads"]
 
 
 def test_what_cannot_be_imported_is_left_to_those_that_need_it() -> None:
