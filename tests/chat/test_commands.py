@@ -11,13 +11,21 @@ from prompt_toolkit.output import DummyOutput
 
 from holdfast import Session
 from holdfast.apps.chat.chat import Chat
+from holdfast.apps.chat.commands.compact import _describe_compaction
 from holdfast.apps.chat.commands.context import _describe_cost
 from holdfast.apps.chat.dispatch import SLASH_COMMANDS, run_slash_command
 from holdfast.apps.chat.events import MAX_LISTED_FACTS, ChatEvent, ChatNotice, CommandTable
 from holdfast.apps.chat.loop import run_chat_loop
 from holdfast.apps.chat.terminal_screen import TerminalScreen
 from holdfast.core.conversation.spans import Span
-from holdfast.core.history.events import MAIN, OutputsOffloaded, Rewound, Summary, TurnsReducedToText
+from holdfast.core.history.events import (
+    MAIN,
+    CompactionCompleted,
+    OutputsOffloaded,
+    Rewound,
+    Summary,
+    TurnsReducedToText,
+)
 from holdfast.core.planning.context_report import CostForecast
 from holdfast.core.planning.steps import CompactSpan
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS
@@ -392,6 +400,29 @@ def test_the_cost_of_the_next_compaction_is_told_as_far_as_prices_are_known(
     forecast: CostForecast, expected: str
 ) -> None:
     assert _describe_cost(forecast) == expected
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [(40, "60 freed"), (100, "0 freed"), (1_500, "1,400 more, as the summary is longer")],
+)
+def test_a_compaction_tells_whether_the_request_became_shorter(after: int, told: str) -> None:
+    event = CompactionCompleted(
+        success=True,
+        span=Span(stop=2),
+        replacement=("They greeted each other.",),
+        pre_compaction_tokens=100,
+        post_compaction_tokens=after,
+    )
+
+    assert _describe_compaction(event) == f"2 messages replaced by 1: 100 → {after:,} tokens ({told}), by rule"
+
+
+async def test_a_conversation_without_a_question_has_nothing_to_compact(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path, flags={"preset": "copilot"})
+    await add_turns(chat, 12)
+
+    assert await reply_to(chat, screen, "/compact") == "nothing to compact yet: no request was sent so far"
 
 
 @pytest.mark.seed("C-4")

@@ -7,7 +7,7 @@ from holdfast.apps.chat.commands.registry import SlashCommandRegistry
 from holdfast.apps.chat.events import CommandReply, describe_losses
 from holdfast.core.history.events import CompactionCompleted
 from holdfast.core.recall.references import is_reference_text, parse_references
-from holdfast.errors import NothingToCompactError, SettingsError
+from holdfast.errors import NoContextError, NothingToCompactError, SettingsError
 from holdfast.session.compaction.compactor import COMPACTING_TEXT
 from holdfast.text import pluralize
 
@@ -96,6 +96,9 @@ async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted
     except NothingToCompactError as nothing:
         chat.notify(str(nothing))
         return
+    except NoContextError:
+        chat.notify("nothing to compact yet: no request was sent so far")
+        return
     finally:
         chat.screen.show_busy("")
     chat.notify(_describe_compaction(event))
@@ -105,8 +108,9 @@ async def _show_compaction(chat: Chat, compaction: Awaitable[CompactionCompleted
 
 def _describe_compaction(event: CompactionCompleted, verb: str = "") -> str:
     before, after = event.request_tokens
+    freed = f"{before - after:,} freed" if after <= before else f"{after - before:,} more, as the summary is longer"
     into = f"replaced by {len(event.replacement):,}" if event.replacement else "dropped"
     return (
         f"{pluralize(event.span.message_count, 'message')} {verb}{into}: {before:,} → {after:,} tokens"
-        f" ({before - after:,} freed), by {event.summary.by_model or 'rule'}"
+        f" ({freed}), by {event.summary.by_model or 'rule'}"
     )
