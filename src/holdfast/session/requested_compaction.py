@@ -265,7 +265,7 @@ class RequestedCompaction:
         if step is None:
             raise NothingToCompactError(spoken)
         if needs_context and not plan_input.situation.has_summarizer:
-            remedy = "name one: summarizer=… of the session, or `summarization_model` of the settings"
+            remedy = "open the session with summarizer=…"
             raise ModelAccessError("summarizer", "there is no model to write the summary", remedy)
         return replace(step, trigger=trigger), plan_input
 
