@@ -26,7 +26,7 @@ from holdfast.core.conversation.tokens import (
     message_tokens,
 )
 from holdfast.core.conversation.transcript import MessageFormat, Transcript
-from holdfast.core.planning.fit import ViewFitter
+from holdfast.core.planning.fit import ViewFitter, fit_transcript
 from holdfast.core.planning.list_view import trims_lists, view_of_list
 from holdfast.core.planning.policy import FitSettings, Policy, policy_named
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
@@ -211,7 +211,7 @@ def _fit(transcript: Transcript, policy: Policy, situation: Situation) -> View:
     if trims_lists(policy):
         entries = [transcript.entry(index) for index in range(len(transcript))]
         return view_of_list(entries, transcript.reader, policy, situation)
-    return ViewFitter(transcript, policy.fit, situation).fit()
+    return fit_transcript(transcript, policy.fit, [situation])
 
 
 def _first_changed(entries: Sequence[Entry]) -> int:

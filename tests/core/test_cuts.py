@@ -1,6 +1,8 @@
 """Where a history may be cut, rule by rule."""
 
-from holdfast.core.conversation.cuts import next_cut, turn_ranges, uncuttable_span
+import pytest
+
+from holdfast.core.conversation.cuts import next_cut, prompt_start, turn_ranges, uncuttable_span
 from holdfast.core.conversation.messages import (
     Entry,
     Message,
@@ -66,3 +68,27 @@ def test_the_next_cut_moves_out_of_a_batch_and_the_unit_spans_it() -> None:
     assert [next_cut(conversation, index) for index in range(6)] == [0, 1, 4, 4, 4, 5]
     assert uncuttable_span(conversation, 2) == (1, 4)
     assert uncuttable_span(conversation, 0) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("texts", "start"),
+    [
+        (["hello", "question"], 1),
+        (["question", "<system-reminder>\nbe brief\n</system-reminder>"], 0),
+        (["question", "<system-reminder>a</system-reminder>", "  <plan-mode>b</plan-mode>\n"], 0),
+        (["<system-reminder>a</system-reminder>", "question"], 1),
+        (["question", "<system-reminder>a</system-reminder> and more"], 1),
+        (["question", "<note>a</other>"], 1),
+        (["question", "< note>a</note>"], 1),
+    ],
+)
+def test_a_prompt_begins_before_the_reminders_that_follow_it(texts: list[str], start: int) -> None:
+    messages = [user("earlier"), assistant("answer"), *map(user, texts)]
+
+    assert prompt_start(messages, len(messages) - 1) == 2 + start
+
+
+def test_a_reminder_after_an_answer_is_a_prompt_of_its_own() -> None:
+    messages = [user("question"), assistant("answer"), user("<system-reminder>be brief</system-reminder>")]
+
+    assert prompt_start(messages, 2) == 2

@@ -359,3 +359,23 @@ def test_two_continuations_of_one_request_do_not_disturb_each_other() -> None:
         "a",
         "1",
     ]
+
+
+def test_the_newest_prompt_stays_if_its_client_sends_a_reminder_as_a_message_after_it() -> None:
+    prompt = [user_message("Find all callers."), user_message("<system-reminder>Be brief.</system-reminder>")]
+    steps = [
+        one for n in range(40) for one in (tool_call_message(f"c{n}"), tool_result_message(f"c{n}", f"line {n} " * 60))
+    ]
+
+    request = send([user_message("old"), assistant_message("yes"), *prompt, *steps], 2_000)
+
+    assert [message for message in request.messages if message in prompt] == prompt
+    assert request.messages[-1] == steps[-1]
+
+
+def test_a_prompt_and_its_reminder_that_do_not_fit_together_leave_the_newest_of_them() -> None:
+    reminder = user_message("<system-reminder>" + "be brief " * 500 + "</system-reminder>")
+
+    request = send([user_message("paste " * 1_500), reminder], 2_000)
+
+    assert request.messages[-1] == reminder

@@ -276,6 +276,34 @@ def test_a_compaction_in_the_middle_of_a_tool_loop_keeps_the_prompt_that_is_bein
     assert validate(out, "openai-chat") == []
 
 
+def test_a_compaction_keeps_a_prompt_whose_client_sends_a_reminder_as_a_message_after_it() -> None:
+    prompt = [
+        user_message("Find all callers, never edit."),
+        user_message("<system-reminder>Be brief.</system-reminder>"),
+    ]
+    steps = [
+        one for n in range(120) for one in (tool_call_message(f"c{n}"), tool_result_message(f"c{n}", f"line {n} " * 60))
+    ]
+    history = history_of([user_message("old"), assistant_message("yes"), *prompt, *steps])
+
+    out = sent(settle(history, DEFAULT, situation(16_000)))
+
+    assert out[1:3] == prompt
+    assert out[-1] == steps[-1]
+    assert validate(out, "openai-chat") == []
+
+
+def test_a_prompt_that_would_fill_the_window_with_what_its_client_adds_is_not_kept_whole() -> None:
+    reminder = user_message("<system-reminder>Be brief.</system-reminder>")
+    steps = [one for n in range(60) for one in (tool_call_message(f"c{n}"), tool_result_message(f"c{n}", "line " * 60))]
+    history = history_of([user_message("paste " * 7_500), reminder, *steps])
+
+    out = sent(settle(history, DEFAULT, situation(8_000)))
+
+    assert out[1] == reminder
+    assert out[-1] == steps[-1]
+
+
 def test_a_compaction_keeps_the_users_words_and_the_names_that_were_used() -> None:
     talk: list[JsonMessage] = [
         user_message("Always use spaces, never tabs, in src/report/totals.py."),

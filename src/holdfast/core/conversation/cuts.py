@@ -9,11 +9,17 @@ An exchange is a request or a response: all messages between two answers of the 
 each answer is one response. A turn reaches from one prompt of the user to before the next.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
 
 from holdfast.core.conversation.messages import Entry, EntryMessages, Message, Thinking
+
+MAX_TAG_CHARS = 100
+MAX_WHOLE_PROMPT_SHARE = 0.75
+"""If the messages of a prompt take more of the room than this, only the last of them is kept as the prompt."""
+_TAG = re.compile(r"\s{0,20}<([A-Za-z][\w-]{0,63})>")
 
 
 class MessageSequence(Protocol):
@@ -113,6 +119,25 @@ def exchange_ranges(entries: Sequence[Entry]) -> list[range]:
         else:
             groups.append(range(index, index + 1))
     return groups
+
+
+def prompt_start(messages: MessageSequence, newest: int) -> int:
+    """Return where the prompt begins whose last message is `newest`.
+
+    Clients send reminders as messages of their own after what the user has typed: Kimi Code in every turn. They are
+    wrapped in a tag, and belong to the message before them.
+    """
+    start = newest
+    while start > 0 and messages[start - 1].is_prompt and _is_tagged(messages[start]):
+        start -= 1
+    return start
+
+
+def _is_tagged(message: Message) -> bool:
+    """Return whether the texts of a message are one element, such as <system-reminder>."""
+    text = message.text
+    tag = _TAG.match(text)
+    return tag is not None and text[-MAX_TAG_CHARS:].rstrip().endswith(f"</{tag[1]}>")
 
 
 def turn_ranges(entries: Sequence[Entry]) -> list[range]:

@@ -165,13 +165,13 @@ class ContextReport:
 
 def context_report(plan_input: PlanInput, policy: Policy, summary_author: SummaryAuthor | None = None) -> ContextReport:
     """Return the report on the next request; `summary_author` is the model that would write the next summary."""
-    situation, projection = plan_input.situation, plan_input.projection
+    situation, projection, prompt = plan_input.situation, plan_input.projection, plan_input.prompt
     sizes: Tally[str] = Tally(turns=REPLY_OVERHEAD)
     for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True)):
         ledger = _ledger_tokens(entry, plan_input)
         sizes["ledger"] += ledger
         sizes[_part_name(entry, plan_input)] += size - ledger
-        if entry.position is None or (index != projection.newest_prompt and entry.position not in situation.pins):
+        if entry.position is None or (index not in prompt and entry.position not in situation.pins):
             sizes["free"] += size if entry.message.role != "system" else 0
     threshold = policy.compaction.threshold(plan_input) if policy.compaction else None
     is_estimate = projection.media_count > 0 and not situation.calibration.samples

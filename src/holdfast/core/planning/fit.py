@@ -14,12 +14,17 @@ next legal cut. A conversation that only grows keeps its cuts, and its prefix, u
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, NoReturn
 
-from holdfast.core.conversation.cuts import next_cut, reasoning_exchange, uncuttable_span
+from holdfast.core.conversation.cuts import (
+    MAX_WHOLE_PROMPT_SHARE,
+    next_cut,
+    prompt_start,
+    reasoning_exchange,
+    uncuttable_span,
+)
 from holdfast.core.conversation.messages import Entry, Message, Text, user
 from holdfast.core.conversation.repair import positioned, positioned_repair, repair_entries
 from holdfast.core.conversation.shorten import (
@@ -126,7 +131,8 @@ class Protection:
     A call and its results are protected together, because providers reject one without the other.
     """
 
-    def __init__(self, transcript: Transcript, pins: frozenset[int]) -> None:
+    def __init__(self, transcript: Transcript, pins: frozenset[int], max_prompt_tokens: float) -> None:
+        """A prompt of several messages is protected whole if it takes at most so many tokens, else its last message."""
         self._transcript = transcript
         length = len(transcript)
         newest_first = map(transcript.prompt_index, range(transcript.prompts_before(length) - 1, -1, -1))
@@ -136,11 +142,12 @@ class Protection:
         systems = transcript.system_indices_before(length)
         self.pinned = self._exchanges(pins)
         """The pinned messages, each with its whole exchange, because a call needs its result."""
-        prompted = () if self.prompt_index is None else range(*uncuttable_span(transcript, self.prompt_index))
+        self.prompt = self._prompt(max_prompt_tokens)
+        prompted = {at for index in self.prompt for at in range(*uncuttable_span(transcript, index))}
         self._kept = sorted({*systems, *self.pinned, *prompted, *self._with_distant_pairs(self.last)})
         self.fixed = self.pinned.union(systems)
         """Positions of messages that are never shortened."""
-        self.whole = self.fixed if self.prompt_index is None else self.fixed | {self.prompt_index}
+        self.whole = self.fixed.union(self.prompt)
         """The same with the newest prompt, of which only tool results may be shortened, as the last resort."""
 
     def protected_before(self, compact_before: int) -> list[int]:
@@ -156,7 +163,16 @@ class Protection:
             return SYSTEM_PART
         if index in self.pinned:
             return PINS_PART
-        return PROMPT_PART if index == self.prompt_index else LAST_EXCHANGE_PART
+        return PROMPT_PART if index in self.prompt else LAST_EXCHANGE_PART
+
+    def _prompt(self, max_tokens: float) -> range:
+        """Return the messages of the newest prompt."""
+        newest = self.prompt_index
+        if newest is None:
+            return range(0)
+        whole = range(prompt_start(self._transcript, newest), newest + 1)
+        is_too_long = len(whole) > 1 and sum(map(self._transcript.tokens, whole)) > max_tokens
+        return range(newest, newest + 1) if is_too_long else whole
 
     def _exchanges(self, pins: frozenset[int]) -> frozenset[int]:
         found: set[int] = set()
@@ -195,12 +211,15 @@ class Protection:
 class ViewFitter:
     """Fits one transcript into one situation."""
 
-    def __init__(self, transcript: Transcript, policy: FitSettings, situation: Situation) -> None:
+    def __init__(
+        self, transcript: Transcript, policy: FitSettings, situation: Situation, *, is_prompt_whole: bool = True
+    ) -> None:
         self._transcript = transcript
         self._situation = situation
         self._policy = policy
-        self._protection = Protection(transcript, situation.pins)
         self._max_tokens = situation.message_budget
+        max_prompt_tokens = MAX_WHOLE_PROMPT_SHARE * self._max_tokens if is_prompt_whole else 0
+        self._protection = Protection(transcript, situation.pins, max_prompt_tokens)
         self._clip_chars = CLIP_CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self._max_tokens * policy.clip_share))
         self._digest_allowance = min(policy.digest_max_tokens, int(self._max_tokens * policy.digest_share))
         has_room = self._digest_allowance >= MIN_FIT_DIGEST_TOKENS
@@ -223,6 +242,11 @@ class ViewFitter:
                     is_before_counted=is_counted and not view.has_media,
                 )
         self._raise_cannot_fit()
+
+    @property
+    def protects_several(self) -> bool:
+        """Whether a prompt of several messages is kept whole."""
+        return len(self._protection.prompt) > 1
 
     def fit_whole(self) -> View | None:
         """Return the view of all messages if they fit unshortened; None if they do not."""
@@ -484,7 +508,7 @@ class ViewFitter:
         position = self._recall_position(index)
         spares = keep_recall_answers and self._situation.has_recall
         message = clip_outputs(entry.message, max_chars, position, keep_recall_answers=spares)
-        if index == self._protection.prompt_index:
+        if index in self._protection.prompt:
             return entry.with_message(drop_media(message, results_only=True, position=position))
         return entry.with_message(drop_media(clip_arguments(message, max_chars), position=position))
 
@@ -595,6 +619,23 @@ def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> Cannot
     return CannotFitError(part, needed=sum(sizes.values()), limit=limit, unit=unit, breakdown=sizes)
 
 
+def fit_transcript(transcript: Transcript, settings: FitSettings, situations: Sequence[Situation]) -> View:
+    """Return the view of the first situation that a transcript fits; raise `CannotFitError` if it fits none of them.
+
+    If it fits none with the whole of a prompt that is several messages, only the last of these is kept.
+    """
+    is_prompt_whole = True
+    while True:
+        for situation in situations:
+            fitter = ViewFitter(transcript, settings, situation, is_prompt_whole=is_prompt_whole)
+            try:
+                return fitter.fit()
+            except CannotFitError:
+                if situation is situations[-1] and not fitter.protects_several:
+                    raise
+        is_prompt_whole = False
+
+
 def fit_view(view: View, reader: MessageFormat, settings: FitSettings, situation: Situation) -> View:
     """Return a session's view, repaired and shortened to fit; raise `CannotFitError` if it cannot shrink enough.
 
@@ -605,13 +646,10 @@ def fit_view(view: View, reader: MessageFormat, settings: FitSettings, situation
     transcript = Transcript.of_entries(entries, reader, situation.counter)
     pins = frozenset(index for index, position in enumerate(positions) if position in situation.pins)
     replacements = frozenset(index for index, position in enumerate(positions) if position is None)
-    fitted = None
-    if replacements:
-        # Summaries are removed last, because a digest of a summary says nothing.
-        with suppress(CannotFitError):
-            fitted = ViewFitter(transcript, settings, replace(situation, pins=pins | replacements)).fit()
+    # Summaries are removed last, because a digest of a summary says nothing.
+    pinned = [pins | replacements, pins] if replacements else [pins]
     try:
-        fitted = fitted or ViewFitter(transcript, settings, replace(situation, pins=pins)).fit()
+        fitted = fit_transcript(transcript, settings, [replace(situation, pins=one) for one in pinned])
     except CannotFitError:
         if not situation.is_limited_by_policy:
             raise

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from holdfast.core.conversation.cuts import uncuttable_span
+from holdfast.core.conversation.cuts import MAX_WHOLE_PROMPT_SHARE, prompt_start, uncuttable_span
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
@@ -133,19 +133,29 @@ class PlanInput:
         return self.projection.tokens / max(1, self.situation.message_budget)
 
     @property
+    def prompt(self) -> range:
+        """The newest prompt, as a range of the projection: it may be several messages."""
+        newest, before = self.projection.newest_prompt, self.projection.cumulative_tokens
+        if newest is None:
+            return range(0)
+        start = prompt_start(self.projection, newest)
+        is_too_long = before[newest + 1] - before[start] > MAX_WHOLE_PROMPT_SHARE * self.situation.message_budget
+        return range(newest if is_too_long else start, newest + 1)
+
+    @property
     def prompt_tokens(self) -> int:
         """The tokens of the newest prompt."""
-        newest, before = self.projection.newest_prompt, self.projection.cumulative_tokens
-        return 0 if newest is None else before[newest + 1] - before[newest]
+        prompt, before = self.prompt, self.projection.cumulative_tokens
+        return before[prompt.stop] - before[prompt.start]
 
     @property
     def fixed_parts(self) -> dict[str, int]:
         """The tokens of each part that no compaction makes smaller."""
-        projection, situation = self.projection, self.situation
+        projection, situation, prompt = self.projection, self.situation, self.prompt
         pins = 0
         if situation.pins:
             for index, (entry, size) in enumerate(zip(projection.entries, projection.entry_tokens(), strict=True)):
-                is_other = entry.message.role == "system" or index == projection.newest_prompt
+                is_other = entry.message.role == "system" or index in prompt
                 pins += size if entry.position in situation.pins and not is_other else 0
         return {
             "system": situation.system_tokens + projection.system_tokens,
@@ -245,7 +255,7 @@ def without_open_exchange(step: CompactSpan, plan_input: PlanInput) -> CompactSp
     if not len(projection):
         return None
     stop = min(span.stop, projection.position_at(uncuttable_span(projection, len(projection) - 1)[0]))
-    prompt = None if projection.newest_prompt is None else projection.entries[projection.newest_prompt].position
-    kept = {position for position in (*span.kept, prompt) if position is not None and span.start <= position < stop}
+    prompt = [projection.entries[index].position for index in plan_input.prompt]
+    kept = {position for position in (*span.kept, *prompt) if position is not None and span.start <= position < stop}
     gone = [entry for entry in projection.context.entries_between(span.start, stop) if entry.position not in kept]
     return replace(step, span=replace(span, stop=stop, kept=tuple(sorted(kept)), count=len(gone))) if gone else None

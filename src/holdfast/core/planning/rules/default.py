@@ -343,10 +343,10 @@ class DefaultCompaction(CompactionRule):
         is_answered = any(entry.message.role == "assistant" for entry in projection.entries[max(0, cut - 1) :])
         if cut - first < (1 if plan_input.fill > 1 and is_answered else min_messages):
             return None
-        indices: list[int] = []
-        prompt = projection.newest_prompt
-        if prompt is not None and prompt < cut:
-            indices = [*range(*uncuttable_span(projection, prompt)), *reasoning_exchange(projection, prompt, cut)]
+        prompt = plan_input.prompt
+        indices = [at for index in prompt if index < cut for at in range(*uncuttable_span(projection, index))]
+        if prompt and prompt[-1] < cut:
+            indices += reasoning_exchange(projection, prompt[-1], cut)
         kept = [at for index in indices if (at := projection.entries[index].position) is not None]
         stop = projection.position_at(cut)
         return CompactSpan(
