@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores import postgres
 from holdfast.stores.appends import MAX_BATCH, Append
+from holdfast.stores.base import IndexEntry
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite import store as store_module
@@ -131,23 +132,85 @@ def test_a_loop_that_ends_before_its_write_leaves_the_store_usable(tmp_path: Pat
     assert asyncio.run(append_and_close()) == 1
 
 
-async def test_postgres_writes_appends_that_wait_together_in_one_statement(
+class WatchedWrites:
+    """The sessions of each batch that PostgreSQL is asked to write; those of `held` wait until they are released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, held: str = "") -> None:
+        self.batches: list[list[str]] = []
+        self.released = asyncio.Event()
+        write_batch = postgres._BatchWriter._write_batch
+
+        async def watched(writer: postgres._BatchWriter, batch: list[Append]) -> list[bool | StoreUnavailableError]:
+            self.batches.append([item.session for item in batch])
+            if held in self.batches[-1]:
+                await self.released.wait()
+            return await write_batch(writer, batch)
+
+        monkeypatch.setattr(postgres._BatchWriter, "_write_batch", watched)
+
+
+async def test_postgres_writes_appends_that_wait_together_in_two_statements_at_most(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, sizes = PostgresStore(new_database()), list[int]()
-    write_batch = postgres._BatchWriter._write_batch
-
-    async def counted(writer: postgres._BatchWriter, batch: list[Append]) -> list[bool | StoreUnavailableError]:
-        sizes.append(len(batch))
-        results = await write_batch(writer, batch)
-        assert results == [True] * len(batch)
-        return results
-
-    monkeypatch.setattr(postgres._BatchWriter, "_write_batch", counted)
+    store, watched = PostgresStore(new_database()), WatchedWrites(monkeypatch)
 
     assert await append_to_fifty(store, 0) == [1] * 50
-    assert await append_to_fifty(store, 1) == [2] * 50
-    assert sizes == [50, 50]
+    assert await append_to(20, store, 1) == [2] * 20
+
+    assert [len(batch) for batch in watched.batches] == [32, 18, 20]
+    await store.close()
+
+
+async def test_postgres_writes_an_append_while_it_still_writes_another_batch(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, watched = PostgresStore(new_database()), WatchedWrites(monkeypatch, held="slow")
+
+    slow = asyncio.ensure_future(store.append("slow", [message_record("1")], after=0, time_ms=NOW_MS))
+    while not watched.batches:
+        await asyncio.sleep(0)
+
+    assert await store.append("quick", [message_record("1")], after=0, time_ms=NOW_MS) == 1
+    assert watched.batches == [["slow"], ["quick"]]
+    watched.released.set()
+    assert await slow == 1
+    await store.close()
+
+
+async def test_the_next_append_of_a_session_waits_for_the_one_that_postgres_is_writing(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, watched = PostgresStore(new_database()), WatchedWrites(monkeypatch, held="slow")
+
+    first = asyncio.ensure_future(store.append("slow", [message_record("1")], after=0, time_ms=NOW_MS))
+    while not watched.batches:
+        await asyncio.sleep(0)
+    second = asyncio.ensure_future(store.append("slow", [message_record("2")], after=1, time_ms=NOW_MS))
+    assert await store.append("quick", [message_record("1")], after=0, time_ms=NOW_MS) == 1
+    watched.released.set()
+
+    assert await asyncio.gather(first, second) == [1, 2]
+    assert watched.batches == [["slow"], ["quick"], ["slow"]]
+    await store.close()
+
+
+@pytest.mark.parametrize("texts", [["?!"], ["?!", ""], ["one", "?!"], ["", "two words"], ["a\nb", "c"]])
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_texts_with_and_without_words_are_written_together(
+    new_database: Callable[[], str],
+    texts: list[str],
+    is_new: bool,  # noqa: FBT001
+) -> None:
+    store = PostgresStore(new_database())
+    start = 0 if is_new else await store.append("s", [message_record("before")], after=0, time_ms=NOW_MS)
+    records, index = [*map(message_record, texts)], [IndexEntry(start + at, text) for at, text in enumerate(texts)]
+
+    assert await store.append("s", records, after=start, time_ms=NOW_MS, index=index) == start + len(texts)
+
+    assert [stored.record for stored in await store.read("s", start=start)] == records
+    found = {word: [hit.position - start for hit in await store.search(word)] for word in ("one", "two", "b", "c")}
+    said = {word: [at for at, text in enumerate(texts) if word in text.split()] for word in ("one", "two", "b", "c")}
+    assert found == said
     await store.close()
 
 

@@ -1,7 +1,7 @@
 """A store shared by many machines: PostgreSQL, through psycopg. `Store` documents each method.
 
 Each event loop that uses the store has a few connections of its own. Appends that wait at the same time are written in
-one statement, values that are asked for at the same time are read in one, and each has its own result. When a
+one statement, many of them in two at the same time; values that are asked for at the same time are read in one, and each has its own result. When a
 connection is lost, the call that noticed raises and the next call connects again. An append whose connection is lost
 may have been committed, so it checks that first. A search adds up PostgreSQL's own rank of each term, weighted by how
 rare the term is. Needs the extra `postgres`.
@@ -11,6 +11,7 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TypeAlias
 
 from holdfast.core.conversation.json_values import encode_json
@@ -149,13 +150,15 @@ APPEND_BATCH = b"""
         SELECT number, item FROM extended UNION ALL SELECT number, item FROM created JOIN input USING (id)
     ), inserted AS (
         INSERT INTO holdfast.events (session, position, time_ms, data)
-        SELECT number, position, time_ms, data
-        FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[]) AS lines (item, position, time_ms, data)
-        JOIN written USING (item)
+        SELECT number, position, time_ms, substring(content FROM start FOR size)
+        FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[])
+            AS lines (item, position, time_ms, start, size)
+        JOIN written USING (item) CROSS JOIN (SELECT %s::bytea AS content) AS whole
     ), indexed AS (
         INSERT INTO holdfast.words (session, position, body)
         SELECT number, position, to_tsvector('simple', body)
-        FROM unnest(%s::bigint[], %s::bigint[], %s::text[]) AS texts (item, position, body) JOIN written USING (item)
+        FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s::text, chr(10))) AS texts (item, position, body)
+        JOIN written USING (item)
         ON CONFLICT (session, position) DO UPDATE SET body = excluded.body
     )
     SELECT item FROM written
@@ -164,8 +167,9 @@ APPEND_BATCH = b"""
 
 It leaves out an append whose log has another length, and one whose session another transaction has locked: it waits for
 nobody, so one append does not delay the others. Parameters: for each append the session, the length before and after,
-the first and the latest time; for each record the append, its position, time and bytes; for each text of the index the
-append, its position and its words.
+the first and the latest time; for each record the append, its position and time, and where in the bytes of all records,
+which follow, its own start (from 1) and how many they are; for each text of the index the append and its position, and
+then the words of each, a line for each text.
 """
 APPEND_ONE = b"""
     WITH current AS (
@@ -175,12 +179,13 @@ APPEND_ONE = b"""
         FROM current WHERE sessions.number = current.number RETURNING sessions.number
     ), inserted AS (
         INSERT INTO holdfast.events (session, position, time_ms, data)
-        SELECT number, position, time_ms, data
-        FROM extended, unnest(%s::bigint[], %s::bigint[], %s::bytea[]) AS lines (position, time_ms, data)
+        SELECT number, position, time_ms, substring(content FROM start FOR size)
+        FROM extended, (SELECT %s::bytea AS content) AS whole,
+            unnest(%s::bigint[], %s::bigint[], %s::integer[], %s::integer[]) AS lines (position, time_ms, start, size)
     ), indexed AS (
         INSERT INTO holdfast.words (session, position, body)
         SELECT number, position, to_tsvector('simple', body)
-        FROM extended, unnest(%s::bigint[], %s::text[]) AS texts (position, body)
+        FROM extended, unnest(%s::bigint[], string_to_array(%s::text, chr(10))) AS texts (position, body)
         ON CONFLICT (session, position) DO UPDATE SET body = excluded.body
     )
     SELECT 1::bigint FROM extended
@@ -188,7 +193,8 @@ APPEND_ONE = b"""
 """Writes one append to a session that exists, as `APPEND_BATCH` does in nearly twice the time.
 
 Most of it is planning, and behind a pooler every statement is planned. Parameters: the session, the length before and
-after, the latest time; the position, time and bytes of each record; the position and words of each text of the index.
+after, the latest time; the bytes of all records, and for each its position and time, where its bytes start (from 1) and
+how many they are; the position of each text of the index, and the words of each, a line for each text.
 """
 FIND_APPENDED = """
     SELECT item, time_ms, data
@@ -197,6 +203,8 @@ FIND_APPENDED = """
     JOIN holdfast.events ON session = number AND position >= after AND position < stop
     ORDER BY item, position
 """
+MAX_WRITERS, MIN_SHARED_BATCH = 2, 32
+"""How many batches are written at the same time, and from how many appends on a batch is divided between them."""
 INDEX_NEW_WORDS = b"SELECT gin_clean_pending_list('holdfast.words_by_body')"
 INDEXED_CHARS = 8_000
 """After how much text the words that PostgreSQL has collected are put into the index, before a write has to do it."""
@@ -505,7 +513,12 @@ class _BatchWriter:
     def __init__(self, url: str) -> None:
         self.pool = PostgresPool(url)
         self._waiting: list[_Waiting] = []
-        self._task: asyncio.Task[None] | None = None
+        self._writers: set[asyncio.Task[None]] = set()
+        """The tasks that write batches; each writes one at a time."""
+        self._starting: asyncio.Task[None] | None = None
+        """The one of them that has not run yet: it will take what waits then."""
+        self._in_flight: set[str] = set()
+        """The sessions that have an append in a batch that is being written: the next one waits for it."""
         self._asked: list[_Asked] = []
         self._readings: set[asyncio.Task[None]] = set()
         self._new_chars = 0
@@ -593,44 +606,67 @@ class _BatchWriter:
         """
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, written))
-        if self._task is None:
-            self._task = asyncio.create_task(self._write_waiting())
+        if self._starting is None and len(self._writers) < MAX_WRITERS:
+            self._start_writer()
         try:
             return await written
         finally:
             del written  # as above
 
-    async def _write_waiting(self) -> None:
-        """Write batch after batch until no append waits."""
-        batch: list[_Waiting] = []
-        try:
-            while batch := self._take_batch():
-                results = await self._write_batch([item for item, _ in batch])
-                for (_, future), result in zip(batch, results, strict=True):
-                    if future.done():
-                        continue
-                    if isinstance(result, bool):
-                        future.set_result(result)
-                    else:
-                        future.set_exception(result)
-        finally:
-            self._task = None
+    def _start_writer(self) -> None:
+        self._starting = writer = asyncio.create_task(self._write_waiting())
+        self._writers.add(writer)
+        writer.add_done_callback(self._end_writer)
+
+    def _end_writer(self, writer: "asyncio.Task[None]") -> None:
+        self._writers.discard(writer)
+        if self._starting is writer:
+            self._starting = None
+        if not self._writers:
             # When the loop ends in between, nobody writes what still waits.
-            for _, future in (*batch, *self._waiting):
+            for _, future in self._waiting:
                 future.cancel()
 
+    async def _write_waiting(self) -> None:
+        """Write batch after batch until no append waits that this task can write."""
+        self._starting = None
+        while batch := self._take_batch():
+            try:
+                results = await self._write_batch([item for item, _ in batch])
+            except BaseException:
+                for _, future in batch:
+                    future.cancel()
+                raise
+            finally:
+                self._in_flight.difference_update([item.session for item, _ in batch])
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, bool):
+                    future.set_result(result)
+                else:
+                    future.set_exception(result)
+
     def _take_batch(self) -> list[_Waiting]:
-        """Take the appends that wait, one for each session; those that were cancelled are dropped."""
+        """Take appends that wait, one for each session; those that were cancelled are dropped.
+
+        Of many, a writer takes a half and leaves the other to the second writer: while the server writes the one, this
+        program goes on with the sessions of the other.
+        """
         batch: dict[str, _Waiting] = {}
         others: list[_Waiting] = []
+        most = min(MAX_BATCH, max(MIN_SHARED_BATCH, (len(self._waiting) + 1) // 2))
         for item, future in self._waiting:
             if future.done():
                 continue
-            if item.session in batch or len(batch) == MAX_BATCH:
+            if item.session in batch or item.session in self._in_flight or len(batch) == most:
                 others.append((item, future))
             else:
                 batch[item.session] = item, future
         self._waiting = others
+        self._in_flight.update(batch)
+        if len(batch) == most and others and self._starting is None and len(self._writers) < MAX_WRITERS:
+            self._start_writer()
         return [*batch.values()]
 
     async def _write_batch(self, batch: Sequence[Append]) -> list[bool | StoreUnavailableError]:
@@ -697,31 +733,51 @@ class _BatchWriter:
 
 def _batch_values(batch: Sequence[Append]) -> list[object]:
     """Return the parameters of `APPEND_BATCH`."""
-    appends = [(item.session, item.after, item.length, item.times.first, item.times.latest) for item in batch]
-    lines = [
-        (number, position, time_ms, line)
+    appends = [(item.after, item.length, item.times.first, item.times.latest) for item in batch]
+    places = [
+        (number, position, time_ms)
         for number, item in enumerate(batch, 1)
-        for position, (time_ms, line) in enumerate(zip(item.times.each, item.lines(), strict=True), item.after)
+        for position, time_ms in enumerate(item.times.each, item.after)
     ]
-    texts = [
-        (number, entry.position, _indexable(entry.text)) for number, item in enumerate(batch, 1) for entry in item.index
+    texts = [(number, entry) for number, item in enumerate(batch, 1) for entry in item.index]
+    return [
+        [item.session for item in batch],
+        *_columns(appends, 4),
+        *_columns(places, 3),
+        *_slices([line for item in batch for line in item.lines()]),
+        *_columns([(number, entry.position) for number, entry in texts], 2),
+        _bodies([entry for _, entry in texts]),
     ]
-    return [*_columns(appends, 5), *_columns(lines, 4), *_columns(texts, 3)]
 
 
 def _one_append_values(batch: Sequence[Append]) -> list[object]:
     """Return the parameters of `APPEND_ONE`."""
     [item] = batch
-    lines = [
-        (position, time_ms, line)
-        for position, (time_ms, line) in enumerate(zip(item.times.each, item.lines(), strict=True), item.after)
+    starts, sizes, content = _slices(item.lines())
+    return [
+        *(item.session, item.after, item.length, item.times.latest, content),
+        *_columns([*enumerate(item.times.each, item.after)], 2),
+        *(starts, sizes),
+        *_columns([(entry.position,) for entry in item.index], 1),
+        _bodies(item.index),
     ]
-    texts = [(entry.position, _indexable(entry.text)) for entry in item.index]
-    return [item.session, item.after, item.length, item.times.latest, *_columns(lines, 3), *_columns(texts, 2)]
 
 
-def _columns(rows: Sequence[tuple[object, ...]], count: int) -> list[list[object]]:
-    return [[row[column] for row in rows] for column in range(count)]
+def _columns(rows: Sequence[tuple[int, ...]], count: int) -> list[str]:
+    """Return the columns of a table as PostgreSQL writes arrays. For lists of integers the driver takes far longer."""
+    return [f"{{{','.join([str(row[column]) for row in rows])}}}" for column in range(count)]
+
+
+def _slices(lines: Sequence[bytes]) -> tuple[str, str, bytes]:
+    """Return where each of some lines starts in all of them, from 1, how long it is, and all of them."""
+    starts = accumulate((len(line) for line in lines), initial=1)
+    starts_of_lines, sizes = _columns([(start, len(line)) for start, line in zip(starts, lines, strict=False)], 2)
+    return starts_of_lines, sizes, b"".join(lines)
+
+
+def _bodies(index: Sequence[IndexEntry]) -> str:
+    """Return the words of some texts in a line for each; the space before them tells no words from no text."""
+    return "\n".join([f" {_indexable(entry.text)}" for entry in index])
 
 
 def _copy_of(error: StoreUnavailableError) -> StoreUnavailableError:

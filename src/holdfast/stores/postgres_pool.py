@@ -42,7 +42,7 @@ MAX_ROLLBACKS = 100
 """How often a transaction is run again that the server rolled back for a conflict."""
 ROLLBACK_PAUSE_SECONDS = 0.02
 MAX_CONNECTIONS = 4
-"""How many connections one event loop uses at most: one for appends, the others so that a long search delays nobody."""
+"""How many connections one event loop uses at most: two for appends, the others so that a long search delays nobody."""
 MIGRATION_LOCK_MS = 5_000
 """How long a change of the tables waits for a lock before it gives up."""
 MIGRATION_LOCK = 0x686F6C64
