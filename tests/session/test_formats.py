@@ -1,5 +1,7 @@
 """The format of a session: said once, or shown by its first messages."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -153,3 +155,28 @@ async def test_what_openais_library_has_parsed_is_recorded_as_the_api_takes_it_b
             "content": [{"type": "output_text", "text": "{}", "annotations": []}],
         },
     ]
+
+
+async def test_messages_of_another_format_than_another_writers_are_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    async with Session.open("s", store=url) as one, Session.open("s", store=url) as other:
+        await one.record([{"role": "user", "content": "chat"}])
+
+        with pytest.raises(SettingsError) as raised:
+            await other.record([{"role": "user", "parts": [{"text": "gemini"}]}])
+
+        assert (await one.prepare(5_000)).messages == [{"role": "user", "content": "chat"}]
+    assert str(raised.value) == (
+        "format: the messages of this session are in openai-chat; convert gemini messages with convert()"
+    )
+
+
+async def test_of_two_formats_that_are_recorded_at_once_one_is_refused() -> None:
+    async with Session.open("s", store="memory://") as session:
+        chat = [{"role": "user", "content": f"chat {number}"} for number in range(400)]
+        gemini = [{"role": "user", "parts": [{"text": f"gemini {number}"}]} for number in range(400)]
+
+        results = await asyncio.gather(session.record(chat), session.record(gemini), return_exceptions=True)
+
+        assert [type(one) for one in results] in ([range, SettingsError], [SettingsError, range])
+        assert len(session.history) == 400

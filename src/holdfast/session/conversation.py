@@ -55,7 +55,7 @@ from holdfast.session.arguments import (
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
 from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, record_in_thread
-from holdfast.session.log.event_log import Clock, SessionLog, locked, retried
+from holdfast.session.log.event_log import Clock, SessionLog, locked, other_format_error, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry
 from holdfast.session.prepare import EncodeBody, RequestBuilder, RequestOptions
@@ -566,10 +566,7 @@ class Conversation:
         history = self._log.history
         message_format = history.message_format if format_name == history.format else format_named(format_name)
         if known and message_format.name != known:
-            problem = (
-                f"the messages of this session are in {known}; convert {message_format.name} messages with convert()"
-            )
-            raise SettingsError("format", problem)
+            raise other_format_error(known, message_format.name)
         return message_format
 
     def _options(self, budget: int | Budget | None = None, scope: str | None = None) -> RequestOptions:

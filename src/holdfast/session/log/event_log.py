@@ -28,6 +28,7 @@ from holdfast.errors import (
     NotInMemoryError,
     SequenceConflictError,
     SessionClosedError,
+    SettingsError,
     StoreError,
     StoreUnavailableError,
     UnknownScopeError,
@@ -144,6 +145,13 @@ class SessionLock:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=SessionLock.note_fork)
+
+
+def other_format_error(known: str, given: str) -> SettingsError:
+    """Return the error for messages of another format than those of their session."""
+    return SettingsError(
+        "format", f"the messages of this session are in {known}; convert {given} messages with convert()"
+    )
 
 
 def _are_long(messages: Sequence[Message]) -> bool:
@@ -391,6 +399,9 @@ class SessionLog:
             return range(len(self.history), len(self.history))
         are_long = _are_long(messages)
         for conflicts in range(MAX_CONFLICTS):
+            # Whoever decoded the messages may not have known those of another writer yet.
+            if self.history.format not in {None, events[0].format}:
+                raise other_format_error(str(self.history.format), events[0].format)
             start, log_position = self.history.entries.length, self.stored.length
             find_index = partial(self._index_entries, events, messages)
             index = await record_in_thread(find_index) if are_long else find_index()
