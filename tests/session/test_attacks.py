@@ -11,7 +11,8 @@ import pytest
 
 from holdfast import MalformedInputError, Session
 from holdfast.core.history import events as log
-from holdfast.errors import CompactionCancelledError, HoldfastError, SettingsError
+from holdfast.errors import CompactionCancelledError, HoldfastError, ModelRefusedError, SettingsError
+from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.memory import MemoryStore
@@ -190,6 +191,54 @@ async def test_recompacting_takes_back_a_compaction_and_nothing_else() -> None:
     with pytest.raises(HoldfastError):
         await other.recompact()
     assert len(other.history.version.state_of(log.MAIN).compactions) == 1
+
+
+async def test_two_that_recompact_at_once_undo_compactions_and_no_other_change(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    session = await opened(store)
+    await talked(session)
+    await session.rewind(to=10)
+    await session.record([user_message("more")])
+    await session.compact()
+
+    await asyncio.gather(session.recompact(focus="a"), session.recompact(focus="b"), return_exceptions=True)
+
+    kinds = [type(event) for event in await session.events()]
+    assert kinds.count(log.ChangeUndone) == kinds.count(log.CompactionCompleted) - 1
+    assert "Where is file 5?" not in str((await session.prepare(60_000)).messages)
+    await session.close()
+    await store.close()
+
+
+class FailsAfterAction:
+    """A model that first lets somebody do something, and then refuses."""
+
+    name, window = "fails", None
+
+    def __init__(self, action: Callable[[], Awaitable[object]]) -> None:
+        self._action = action
+
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        del prompt
+        await self._action()
+        raise ModelRefusedError(self.name, "no")
+
+
+async def test_a_recompaction_that_fails_leaves_the_compaction_whatever_was_done_meanwhile() -> None:
+    session = await opened(summarizer=ScriptedModel([GOOD]), policy="copilot")
+    await talked(session)
+    await session.prepare(60_000)
+    before = await session.compact()
+    await session.record([user_message("and?"), assistant_message("so"), user_message("more")])
+    last = len(session.history) - 1
+    session._compactor.options = CompactionOptions(automatic=FailsAfterAction(lambda: session.rewind(to=last)))
+
+    with pytest.raises(ModelRefusedError):
+        await session.recompact()
+
+    [after] = session.history.version.state_of(log.MAIN).compactions
+    assert (after.span, after.replacement) == (before.span, before.replacement)
+    assert "more" not in str((await session.prepare(60_000)).messages[-1])
 
 
 async def test_callbacks_that_raise_hurt_nobody_and_only_a_yes_is_approval() -> None:

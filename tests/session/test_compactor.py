@@ -9,6 +9,7 @@ import pytest
 from holdfast import Session, counter_for, validate
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
+from holdfast.core.planning.policy import PRESETS
 from holdfast.core.planning.rules.default import MAX_QUOTED_SHARE, DefaultCompaction
 from holdfast.core.planning.steps import CompactSpan
 from holdfast.errors import (
@@ -775,6 +776,20 @@ async def test_a_requested_compaction_sets_a_ready_summary_aside() -> None:
 def test_a_limit_of_memory_is_a_number_of_bytes(limit: Any) -> None:
     with pytest.raises(SettingsError, match="must be a number of bytes above 0"):
         CompactionOptions(memory_limit_bytes=limit)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+async def test_a_preview_of_every_preset_can_be_applied_as_it_was_shown(preset: str) -> None:
+    session = await open_session(policy=preset)
+    await record_turns(session, 10)
+    await session.prepare(BUDGET)
+    preview = await session.preview(budget=BUDGET)
+
+    applied = await session.apply_preview(preview, budget=BUDGET)
+
+    assert (applied.success, applied.span, applied.replacement) == (True, preview.span, preview.replacement)
+    assert applied.post_compaction_tokens == preview.post_compaction_tokens
+    assert await session.receipts()
 
 
 async def test_a_preview_whose_messages_are_gone_is_refused() -> None:

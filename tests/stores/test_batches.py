@@ -137,11 +137,12 @@ class WatchedWrites:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, held: str = "") -> None:
         self.batches: list[list[str]] = []
-        self.released = asyncio.Event()
+        self.began, self.released = asyncio.Event(), asyncio.Event()
         write_batch = postgres._BatchWriter._write_batch
 
         async def watched(writer: postgres._BatchWriter, batch: list[Append]) -> list[bool | StoreUnavailableError]:
             self.batches.append([item.session for item in batch])
+            self.began.set()
             if held in self.batches[-1]:
                 await self.released.wait()
             return await write_batch(writer, batch)
@@ -167,8 +168,7 @@ async def test_postgres_writes_an_append_while_it_still_writes_another_batch(
     store, watched = PostgresStore(new_database()), WatchedWrites(monkeypatch, held="slow")
 
     slow = asyncio.ensure_future(store.append("slow", [message_record("1")], after=0, time_ms=NOW_MS))
-    while not watched.batches:
-        await asyncio.sleep(0)
+    await watched.began.wait()
 
     assert await store.append("quick", [message_record("1")], after=0, time_ms=NOW_MS) == 1
     assert watched.batches == [["slow"], ["quick"]]
@@ -183,8 +183,7 @@ async def test_the_next_append_of_a_session_waits_for_the_one_that_postgres_is_w
     store, watched = PostgresStore(new_database()), WatchedWrites(monkeypatch, held="slow")
 
     first = asyncio.ensure_future(store.append("slow", [message_record("1")], after=0, time_ms=NOW_MS))
-    while not watched.batches:
-        await asyncio.sleep(0)
+    await watched.began.wait()
     second = asyncio.ensure_future(store.append("slow", [message_record("2")], after=1, time_ms=NOW_MS))
     assert await store.append("quick", [message_record("1")], after=0, time_ms=NOW_MS) == 1
     watched.released.set()

@@ -233,7 +233,8 @@ class RequestedCompaction:
         options = replace(self._builder.with_last_budget(options), is_requested=True)
         await self._compactor.shelve_ready_summary()
         by_model = preview.summary.by_model is not None
-        step = CompactSpan(span=preview.span, by="summary" if by_model else "digest", trigger="manual")
+        # Without a model, a policy that asks for a summary gets a digest in its form.
+        step = CompactSpan(span=preview.span, by="summary" if preview.ends_run else "digest", trigger="manual")
         plan_input = self._builder.plan_input(replace(options, without_summarizer=not by_model))
         try:
             event = self._completed_event(step, plan_input, preview.summary if by_model else None)

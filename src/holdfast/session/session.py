@@ -398,16 +398,38 @@ class Session(DelegatingConversation):
     @retried
     async def recompact(self, *, focus: str = "", budget: int | Budget | None = None) -> log.CompactionCompleted:
         """Undo the last compaction and compact the original again, with another focus."""
-        if not self.history.version.state_of(log.MAIN).compactions:
-            raise NothingToCompactError(len(self.history))
-        if not self.history.is_last_change_a_compaction:
-            raise MalformedInputError("recompact", "the last change of context is not a compaction; undo it first")
-        await self.undo()
+        undone, others = await self._undo_compaction()
         try:
             return await self.compact(focus=focus, budget=budget)
         except BaseException:
-            await self.redo()
+            await self._restore_compaction(undone, others)
             raise
+
+    @locked
+    async def _undo_compaction(self) -> tuple[log.CompactionCompleted, tuple[log.CompactionCompleted, ...]]:
+        """Undo the last compaction; return it, and those in force without it.
+
+        Raises if another change of context came after it.
+        """
+        compactions = self.history.version.state_of(log.MAIN).compactions
+        if not compactions:
+            raise NothingToCompactError(len(self.history))
+        if not self.history.is_last_change_a_compaction:
+            raise MalformedInputError("recompact", "the last change of context is not a compaction; undo it first")
+        await self._append_undo(log.ChangeUndone())
+        return compactions[-1], self.history.version.state_of(log.MAIN).compactions
+
+    @locked
+    async def _restore_compaction(
+        self, undone: log.CompactionCompleted, others: tuple[log.CompactionCompleted, ...]
+    ) -> None:
+        """Put a compaction in force again that was undone, unless somebody has compacted since."""
+        if self.history.can_redo:
+            await self._append_undo(log.ChangeRedone())
+        elif all(one in others for one in self.history.version.state_of(log.MAIN).compactions):
+            # Another change came in between. If it removed what was compacted, nothing is left to restore.
+            with suppress(MalformedInputError):
+                await self._log.append(with_measured_effect(undone, self._current_plan_input()))
 
     @locked
     async def restore_messages(self, positions: Sequence[int]) -> None:

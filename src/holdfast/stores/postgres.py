@@ -1,10 +1,10 @@
 """A store shared by many machines: PostgreSQL, through psycopg. `Store` documents each method.
 
 Each event loop that uses the store has a few connections of its own. Appends that wait at the same time are written in
-one statement, many of them in two at the same time; values that are asked for at the same time are read in one, and each has its own result. When a
-connection is lost, the call that noticed raises and the next call connects again. An append whose connection is lost
-may have been committed, so it checks that first. A search adds up PostgreSQL's own rank of each term, weighted by how
-rare the term is. Needs the extra `postgres`.
+one statement, or in two at the same time if they are many; values that are asked for at the same time are read in one;
+each has its own result. When a connection is lost, the call that noticed raises and the next call connects again. An
+append whose connection is lost may have been committed, so it checks that first. A search adds up PostgreSQL's own rank
+of each term, weighted by how rare the term is. Needs the extra `postgres`.
 """
 
 import asyncio
