@@ -132,6 +132,40 @@ async def test_a_conversation_over_its_budget_is_compacted_and_everything_else_s
     await recorder.close()
 
 
+LONG_SCHEMA = {"type": "object", "description": "one more rule " * 500}
+BESIDE_MESSAGES: list[tuple[Wire, dict[str, Any]]] = [
+    ("gemini", {"systemInstruction": {"parts": [{"text": "one more rule " * 500}]}}),
+    ("gemini", {"system_instruction": {"parts": [{"text": "one more rule " * 500}]}}),
+    ("gemini", {"generationConfig": {"temperature": 0, "responseSchema": LONG_SCHEMA}}),
+    ("gemini", {"generation_config": {"response_json_schema": LONG_SCHEMA}}),
+    ("anthropic", {"system": "one more rule " * 500}),
+    ("anthropic", {"output_format": {"type": "json_schema", "schema": LONG_SCHEMA}}),
+    ("anthropic", {"output_config": {"format": {"type": "json_schema", "schema": LONG_SCHEMA}}}),
+    ("openai-responses", {"text": {"format": {"type": "json_schema", "name": "x", "schema": LONG_SCHEMA}}}),
+    ("openai-chat", {"functions": [{"name": "f", "parameters": LONG_SCHEMA}]}),
+    ("openai-chat", {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": LONG_SCHEMA}}}),
+]
+
+
+@pytest.mark.parametrize(("wire", "member"), BESIDE_MESSAGES)
+async def test_what_the_model_reads_beside_the_messages_counts_in_every_spelling(
+    wire: Wire, member: dict[str, Any]
+) -> None:
+    recorder = Recorder(MemoryStore(), budget=BUDGET)
+    talk = Talk(recorder, wire, **members_of(wire), **member)
+
+    first = await talk.ask("hello")
+    for number in range(12):
+        exchange = await talk.ask(f"and {number}?")
+        assert 1_500 < int(exchange.headers["x-holdfast-tokens"]) <= BUDGET
+
+    assert 1_500 < int(first.headers["x-holdfast-tokens"]) < 1_700
+    assert exchange.headers["x-holdfast-compacted"] == "1"
+    [name] = member
+    assert json.loads(exchange.body)[name] == member[name]
+    await recorder.close()
+
+
 @pytest.mark.parametrize(("repeats", "is_sent_as_it_came", "tokens"), [(1, True, 85), (60, False, 8)])
 async def test_a_result_that_no_call_asked_for_counts_as_long_as_it_is_sent(
     repeats: int, tokens: int, *, is_sent_as_it_came: bool

@@ -35,7 +35,17 @@ class _Members(msgspec.Struct):
     system: msgspec.Raw = _NULL
     instructions: msgspec.Raw = _NULL
     system_instruction: msgspec.Raw = msgspec.field(default=_NULL, name="systemInstruction")
+    snake_instruction: msgspec.Raw = msgspec.field(default=_NULL, name="system_instruction")
+    """The same in its other spelling, which Gemini accepts."""
     tools: msgspec.Raw = _NULL
+    functions: msgspec.Raw = _NULL
+    """The tools of chat requests in their older form."""
+    response_format: msgspec.Raw = _NULL
+    text: msgspec.Raw = _NULL
+    output_format: msgspec.Raw = _NULL
+    output_config: msgspec.Raw = _NULL
+    generation_config: msgspec.Raw = msgspec.field(default=_NULL, name="generationConfig")
+    snake_config: msgspec.Raw = msgspec.field(default=_NULL, name="generation_config")
     tool_choice: msgspec.Raw = _NULL
     metadata: msgspec.Raw = _NULL
     prompt_cache_key: msgspec.Raw = _NULL
@@ -58,6 +68,13 @@ _MEMBERS: Mapping[Wire, msgspec.json.Decoder[_Members]] = {
     "gemini": msgspec.json.Decoder(_GeminiMembers),
     "openai-responses": msgspec.json.Decoder(_Members),
 }
+_DEFINITION_MEMBERS: Mapping[Wire, tuple[str, ...]] = {
+    "openai-chat": ("functions", "response_format"),
+    "openai-responses": ("text",),
+    "anthropic": ("output_format", "output_config"),
+    "gemini": ("generation_config", "snake_config"),
+}
+"""The fields of `_Members` that may hold functions, or the schema of the answer: the model reads them like tools."""
 LIST_MEMBERS: Mapping[Wire, str] = {
     "openai-chat": "messages",
     "anthropic": "messages",
@@ -190,6 +207,8 @@ class ClientBody:
     leading: list[msgspec.Raw]
     """The leading system messages of the list."""
     tools_slice: msgspec.Raw
+    definition_slices: list[msgspec.Raw]
+    """The members beside the tools that may hold definitions, such as the schema of the answer."""
     members: _Members
     """The members that all of this was read from, beside the messages."""
     size: int
@@ -276,6 +295,7 @@ def read_body(wire: Wire, raw: bytes, before: ClientBody | None = None) -> Clien
         slices=slices[leading:] if leading else slices,
         leading=slices[:leading],
         tools_slice=members.tools,
+        definition_slices=[one for name in _DEFINITION_MEMBERS[wire] if (one := getattr(members, name)) != _NULL],
         members=members,
         size=len(raw),
         fields=fields,
@@ -288,7 +308,7 @@ def _beside_messages(wire: Wire, members: _Members) -> tuple[str | None, JsonObj
     system = {
         "anthropic": members.system,
         "openai-responses": members.instructions,
-        "gemini": members.system_instruction,
+        "gemini": members.system_instruction if members.system_instruction != _NULL else members.snake_instruction,
     }.get(wire, _NULL)
     model = read_json(members.model)
     names = ("metadata", "prompt_cache_key", "conversation", "previous_response_id", "store", "tool_choice")

@@ -186,7 +186,7 @@ class AgentList:
         self._placed = _PlacedSlices()
         self._slices: list[msgspec.Raw] = []
         self._lengths: list[int] = []
-        self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw] | None = None
+        self._agent_slices: tuple[list[msgspec.Raw], msgspec.Raw, list[msgspec.Raw]] | None = None
         self._extras: BodyExtras | None = None
 
     def read(self, body: ClientBody) -> ClientList:
@@ -348,7 +348,7 @@ class AgentList:
         if not self._has_same_extras(body):
             self._extras = None
         self.last_body, self._slices, self._lengths = body, body.slices, listed.lengths
-        self._agent_slices = body.system_slices, body.tools_slice
+        self._agent_slices = body.system_slices, body.tools_slice, body.definition_slices
 
     def extras_of(self, body: ClientBody) -> BodyExtras:
         """Return the system text and the tools of the list that was kept last; they are parsed when they change."""
@@ -361,7 +361,7 @@ class AgentList:
         return self.agent if self.agent and self._has_same_extras(body) else Agent.of(body)
 
     def _has_same_extras(self, body: ClientBody) -> bool:
-        return self._agent_slices == (body.system_slices, body.tools_slice)
+        return self._agent_slices == (body.system_slices, body.tools_slice, body.definition_slices)
 
     def is_other_agent(self, body: ClientBody) -> bool:
         """Return whether a request comes from another agent than the one of this list."""

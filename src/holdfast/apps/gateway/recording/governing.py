@@ -96,6 +96,9 @@ def requested_governing(headers: Mapping[str, str], policy_in_path: str | None) 
     return RequestedGoverning(choice, compacts_now, _SWITCHES[recall])
 
 
+_GEMINI_SCHEMAS = "responseSchema", "response_schema", "responseJsonSchema", "response_json_schema"
+
+
 @dataclass(frozen=True, slots=True)
 class BodyExtras:
     """What a request carries beside its messages, as the session counts it."""
@@ -109,7 +112,21 @@ def extras_of(body: ClientBody) -> BodyExtras:
     beside = body.system_slices[: body.beside_count]
     tools = read_json(body.tools_slice)
     listed = [tool for tool in tools if is_mapping(tool)] if is_list(tools) else None
+    if defined := [one for raw in body.definition_slices for one in _definitions(read_json(raw))]:
+        listed = [*(listed or ()), *defined]
     return BodyExtras(read_json(beside[0]) if beside else None, listed)
+
+
+def _definitions(value: object) -> list[Mapping[str, object]]:
+    """Return the functions of the older form, or the schema of the answer, that a member of a request holds."""
+    if is_list(value):
+        return [one for one in value if is_mapping(one)]
+    if not is_mapping(value):
+        return []
+    if is_mapping(value.get("schema")):
+        return [value]
+    inner = [value.get(name) for name in ("json_schema", *_GEMINI_SCHEMAS)]
+    return [*(one for one in inner if is_mapping(one)), *_definitions(value.get("format"))]
 
 
 def model_of(path: str, body: ClientBody) -> str | None:
