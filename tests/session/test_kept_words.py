@@ -1,6 +1,9 @@
 """What of a long conversation is still in the request after compactions: the user's words, orders and names."""
 
+import pytest
+
 from holdfast import Session, counter_for
+from holdfast.errors import CompactionFailedError
 from holdfast.session.conversation import MAX_GROWN_RECALL_TOKENS
 from holdfast.testing.chat import (
     JsonMessage,
@@ -79,3 +82,19 @@ async def test_an_answer_of_recall_grows_into_the_room_that_the_request_leaves()
     counted = [COUNTER.count(text) for text in (usual, full, grown)]
     assert counted[0] <= 1_000 < counted[2] <= MAX_GROWN_RECALL_TOKENS
     assert counted[0] <= counted[1] <= counted[2]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_a_conversation_too_short_for_a_replacement_that_keeps_its_rules_is_not_compacted(turns: int) -> None:
+    async with Session.open("s", store="memory://", model="gpt-5") as session:
+        await session.record([user_message("Never touch the billing tables."), assistant_message("Understood.")])
+        for number in range(turns):
+            await session.record([user_message(f"Fix file{number}.py"), assistant_message("I changed a line of it.")])
+        await session.record([user_message("go on")])
+        before = await session.visible_messages()
+
+        with pytest.raises(CompactionFailedError, match=r"too few to compact: .*“Never touch the billing tables.”"):
+            await session.compact()
+
+        assert await session.visible_messages() == before
+        assert [*await session.receipts()] == []

@@ -18,6 +18,7 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.replacement import digest_text
 from holdfast.core.planning.situation import MIN_BUDGET_TOKENS, Situation
 from holdfast.core.planning.steps import CompactSpan, PlanInput
+from holdfast.core.planning.summary.must_keep import MustKeepKind
 from holdfast.errors import (
     CompactionCancelledError,
     CompactionError,
@@ -38,6 +39,9 @@ from holdfast.session.prepare import RequestBuilder, RequestOptions
 JobOutcome: TypeAlias = Literal["summary", "digest", "not wanted", "failed"]
 """What came of a compaction that was left to a worker; `not wanted` if it was ended meanwhile."""
 STATM_PATH = "/proc/self/statm"
+MIN_COMPACTED_TOKENS = 100
+LAID_DOWN: tuple[MustKeepKind, ...] = "constraint", "decision"
+"""Fewer tokens are compacted on request only if nothing of these kinds is lost: they leave no room for it."""
 MESSAGES_BETWEEN_MEMORY_CHECKS = 20
 """After a compaction for want of memory, or an attempt, the next one waits for this many messages."""
 MAX_SWITCH_PREVIEWS = 4
@@ -295,10 +299,23 @@ class RequestedCompaction:
     async def _compact_by_rule(
         self, step: CompactSpan, plan_input: PlanInput, options: RequestOptions, reason: str = ""
     ) -> log.CompactionCompleted:
-        event = await self._record(replace(self._completed_event(step, plan_input), reason=reason), options)
+        made = self._completed_event(step, plan_input)
+        self._check_loss(made, step, plan_input)
+        event = await self._record(replace(made, reason=reason), options)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
+
+    def _check_loss(self, event: log.CompactionCompleted, step: CompactSpan, plan_input: PlanInput) -> None:
+        """Raise if so little is compacted that its replacement has no room for what the user has laid down."""
+        rule = self._policy.compaction
+        if not event.success or rule is None or not rule.has_ledger:
+            return
+        tokens = plan_input.projection.tokens - plan_input.tokens_outside(step.span)
+        if tokens >= MIN_COMPACTED_TOKENS:
+            return
+        if lost := lost_facts(event, plan_input, self._compactor.redact, kinds=LAID_DOWN):
+            raise CompactionFailedError(f"{tokens:,} tokens are too few to compact: this would be lost: {lost[0]}")
 
     async def _record(self, event: log.CompactionCompleted, options: RequestOptions) -> log.CompactionCompleted:
         """Record a compaction with its checkpoint, and how full the context is after it."""

@@ -5,7 +5,7 @@ touches, and the provider bills the rest as new input. That is the price of a ch
 was sent yet, or the cache has expired, a change costs nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
@@ -18,7 +18,14 @@ from holdfast.core.planning.replacement import message_texts, quoted_positions
 from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import CompactSpan, OffloadOutputs, PlanInput, ReduceTurnsToText
-from holdfast.core.planning.summary.must_keep import FactReader, must_keep_lines, must_keep_of, must_keep_redacted
+from holdfast.core.planning.summary.must_keep import (
+    MUST_KEEP_WEIGHTS,
+    FactReader,
+    MustKeepKind,
+    must_keep_lines,
+    must_keep_of,
+    must_keep_redacted,
+)
 from holdfast.errors import MalformedInputError, SettingsError
 
 ChangedT = TypeVar("ChangedT", bound=log.OutputsOffloaded | log.TurnsReducedToText | log.ContextCleared | log.Rewound)
@@ -184,7 +191,11 @@ def compaction_failed_event(step: CompactSpan, plan_input: PlanInput, error: str
 
 
 def lost_facts(
-    compaction: log.CompactionCompleted, plan_input: PlanInput, hide: Callable[[str], str] = str
+    compaction: log.CompactionCompleted,
+    plan_input: PlanInput,
+    hide: Callable[[str], str] = str,
+    *,
+    kinds: Container[MustKeepKind] = frozenset(MUST_KEEP_WEIGHTS),
 ) -> tuple[str, ...]:
     """Return the facts that no visible text would contain after a compaction, one line each; `hide` redacts secrets.
 
@@ -194,4 +205,4 @@ def lost_facts(
         must_keep_of(plan_input.history.ledger(plan_input.situation.scope, compaction.span.stop)), hide
     )
     sight = FactReader(map(hide, message_texts(projection_after(compaction, plan_input).entries)))
-    return must_keep_lines(fact for fact in facts if not sight.contains(fact))
+    return must_keep_lines(fact for fact in facts if fact.kind in kinds and not sight.contains(fact))
