@@ -102,6 +102,11 @@ _INFLECTED = lazy_pattern(r"[\u0370-\u03ff\u0400-\u052f\u0531-\u0587\u10d0-\u10f
 """A word in Greek, Cyrillic, Armenian or Georgian letters."""
 
 
+def may_be_stem(word: str) -> bool:
+    """Return whether a word of these letters may be the stem of longer forms: `ключ` of `ключи`."""
+    return len(word) >= MIN_INFLECTED_STEM_CHARS and not word.isascii() and _INFLECTED.fullmatch(word) is not None
+
+
 def inflected_stem(word: str) -> str:
     """Return about the beginning that the forms of a word in Greek, Cyrillic, Armenian or Georgian letters share.
 

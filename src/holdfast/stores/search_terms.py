@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from holdfast.text import inflected_stem, plain_letters
+from holdfast.text import inflected_stem, may_be_stem, plain_letters
 
 MAX_WORD_CHARS = 64
 _WORD = r"[^\W_]+"
@@ -117,7 +117,8 @@ def search_terms(query: str) -> list[SearchTerm]:
             terms[SearchTerm(tuple(words))] = None
         for word in words:
             stem = word_stem(word)
-            may_continue = stem != word or _has_forms(word) or _is_character(word) or re.fullmatch(_SEMITIC, word)
+            has_forms = stem != word or _has_forms(word) or may_be_stem(word)
+            may_continue = has_forms or _is_character(word) or re.fullmatch(_SEMITIC, word)
             terms[SearchTerm((stem,), is_stem=bool(may_continue))] = None
     return list(terms)[:MAX_TERMS]
 
