@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.history import events as log
+from holdfast.errors import SettingsError
 from holdfast.session.log.sent_body import MAX_CHAIN, SentBodies, sent_body
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.session.session import Session
@@ -323,3 +324,16 @@ def test_every_request_after_a_scrub_has_all_bytes_but_the_secret(
     assert [one and (one.content, one.is_scrubbed) for one in found] == [
         (body.replace(spelled, tombstone), spelled in body) for body in bodies
     ]
+
+
+@pytest.mark.parametrize("wrong", [5, str, bool])
+async def test_a_body_that_is_no_bytes_is_refused_and_nothing_is_recorded(wrong: Any) -> None:
+    async with Session.open("s", store="memory://", model="gpt-5") as session:
+        await session.record([{"role": "user", "content": "hi"}])
+        before = await session.events()
+
+        with pytest.raises(SettingsError, match="encode_body: must be a function that returns the bytes"):
+            await session.prepare(5_000, encode_body=wrong)
+
+        assert [event for event in await session.events() if isinstance(event, log.RequestPrepared)] == []
+        assert (await session.events())[: len(before)] == before

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from holdfast.core.conversation.cuts import uncuttable_span
 from holdfast.core.conversation.json_values import copied_json, dump_json
@@ -42,7 +42,7 @@ from holdfast.core.planning.steps import (
 from holdfast.counters.models import binds_thinking, budget_for, find_model, prices_of_model
 from holdfast.counters.vocabularies import counter_for
 from holdfast.dataclass import dataclass
-from holdfast.errors import ConcurrentWriteError, HoldfastError, NotInMemoryError, StoreError
+from holdfast.errors import ConcurrentWriteError, HoldfastError, NotInMemoryError, SettingsError, StoreError
 from holdfast.models.base import CachedPrefix
 from holdfast.session.arguments import extras_json
 from holdfast.session.calibration import ServedModel, UsageCalibrator
@@ -560,7 +560,13 @@ class RequestBuilder:
     ) -> tuple[tuple[BodyPiece, ...], str | None]:
         """Return the bytes that will be sent for a request, in pieces, and their hash."""
         native_at = self._log.history.entries.native
-        divide = partial(self._log.sent_bodies.pieces, scope, encode_body(request), request.positions, native_at)
+        body = cast("object", encode_body(request) if callable(encode_body) else encode_body)
+        if not isinstance(body, bytes):
+            problem = (
+                f"must be a function that returns the bytes of the request; there is a value of {type(body).__name__}"
+            )
+            raise SettingsError("encode_body", problem)
+        divide = partial(self._log.sent_bodies.pieces, scope, body, request.positions, native_at)
         return (await plan_in_thread(divide) if self._are_many_new else divide()) or NO_BODY
 
     def _prefix_break(
