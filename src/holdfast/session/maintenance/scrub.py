@@ -3,14 +3,18 @@
 This is the only operation that changes recorded data. Requests that held the secret can no longer be verified by their
 hash; the event of the scrub says why. Other sessions that hold the secret, including forks, are listed but not changed.
 
+A client may write a character of a JSON text in several ways, and a message may hold JSON texts within its strings. So
+the secret is searched for in each text as it stands and as JSON reads it, at most `MAX_TEXT_DEPTH` texts deep.
+
 A database keeps the bytes of replaced rows for a while, so the store is purged at the end, also if the secret was not
 found: a scrub that was interrupted, or that says what remains, is completed by running it again.
 """
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import cast
 
@@ -23,10 +27,21 @@ from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_
 from holdfast.session.log.sent_body import TOMBSTONE, body_pieces, body_positions, is_whole_body, join_pieces
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, iter_sessions
 from holdfast.stores.files import write_private_lines
+from holdfast.text import lazy_pattern
 from holdfast.wire.formats import format_named
 
 MIN_SECRET_CHARS = 4
 """Shorter texts occur everywhere by chance."""
+MAX_TEXT_DEPTH = 3
+"""A body is JSON, holds the arguments of a call as JSON in a string, and these may hold JSON in a string again."""
+FOREIGN_FIELDS = frozenset({"native", "tools", "payload", "findings"})
+"""Fields of events that hold JSON of others, in which a number may be the secret; all other numbers are our own."""
+_ESCAPE = lazy_pattern(
+    r"\\(?:u(?:([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|([0-9a-fA-F]{4}))|([\"\\/bfnrt]))"
+)
+"""An escape of JSON: a surrogate pair, any other character by its code, or a short escape."""
+_SHORT_ESCAPES: Mapping[str, str] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_EXPONENT_NUMBER = lazy_pattern(r"(?<![\d.])[0-9]++(?:\.[0-9]++)?[eE][+-]?[0-9]{1,3}(?![0-9])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +82,11 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
     if secret in TOMBSTONE:
         raise SettingsError("text", f"is part of {TOMBSTONE}, which replaces secrets; pass more of the secret")
-    words = secret_spellings(secret)
-    copies = await _scrubbed_copies(store, session, words)
+    copies = await _scrubbed_copies(store, session, secret)
     count = sum(copy.count for copy in copies)
     changed: list[int] = []
     if count:
-        _scrub_bodies(copies, words)
+        _scrub_bodies(copies, secret)
         changed = [position for position, copy in enumerate(copies) if copy.is_changed]
         history, positions = _replayed(copies)
         messages = {positions[at]: history.entries[positions[at]].message for at in changed if at in positions}
@@ -96,13 +110,13 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
             await store.rename(session, info.name.replace(secret, TOMBSTONE))
             count += info.name.count(secret)
     others = [info.id async for info in iter_sessions(store) if info.id != session]
-    elsewhere = [one for one in others if any(copy.count for copy in await _scrubbed_copies(store, one, words))]
+    elsewhere = [one for one in others if any(copy.count for copy in await _scrubbed_copies(store, one, secret))]
     return ScrubResult(count, tuple(changed), tuple(elsewhere), await store.purge())
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
     """Replace a secret in text files, and return the files that held it."""
-    words, changed = secret_spellings(secret), list[Path]()
+    changed = list[Path]()
     for path in paths:
         try:
             text = path.read_bytes().decode()
@@ -113,47 +127,89 @@ def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
                 str(path), f"{error.strerror or error}; remove the secret from this file by hand"
             ) from error
         # A prompt history prefixes its lines with "+", so a secret of several lines has such prefixes inside.
-        for word in (*words, secret.replace("\n", "\n+")):
-            text, before = text.replace(word, TOMBSTONE), text
-            if text != before and path not in changed:
-                changed.append(path)
-        if path in changed:
-            write_private_lines(path, [text])
+        text, count = replace_secret_in_text(text, secret)
+        if count + text.count(prefixed := secret.replace("\n", "\n+")):
+            changed.append(path)
+            write_private_lines(path, [text.replace(prefixed, TOMBSTONE)])
     return changed
 
 
-def secret_spellings(secret: str) -> list[str]:
-    """Return the spellings of a secret: plain, in JSON, and in JSON inside JSON."""
-    found = {secret}
-    for _ in range(2):
-        found |= {json.dumps(text, ensure_ascii=ascii_only)[1:-1] for text in found for ascii_only in (True, False)}
-    return sorted(found, key=lambda text: (-len(text), text))
-
-
-def replace_secret(value: object, words: Sequence[str]) -> tuple[object, int]:
-    """Return a JSON value with every spelling replaced, and the number of replacements."""
+def replace_secret(value: object, secret: str, *, is_foreign: bool = False) -> tuple[object, int]:
+    """Return a JSON value without the secret, and the number of replacements; in JSON of others also in numbers."""
     if isinstance(value, str):
-        count = 0
-        for word in words:
-            count += value.count(word)
-            value = value.replace(word, TOMBSTONE)
-        return value, count
+        return replace_secret_in_text(value, secret)
     if isinstance(value, list | tuple):
-        pairs = [replace_secret(item, words) for item in cast("Sequence[object]", value)]
+        pairs = [replace_secret(item, secret, is_foreign=is_foreign) for item in cast("Sequence[object]", value)]
         return [item for item, _ in pairs], sum(count for _, count in pairs)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return (TOMBSTONE, 1) if is_foreign and secret in _decimal_digits(value) else (value, 0)
     if not isinstance(value, Mapping):
         return value, 0
     total, out = 0, dict[str, object]()
     # Field names of formats are plain words, so a secret that is a plain word is replaced in values only.
-    keys = () if all(re.fullmatch("[A-Za-z_]+", word) for word in words) else words
+    has_keys = not re.fullmatch("[A-Za-z_]+", secret)
     for key, item in cast("Mapping[str, object]", value).items():
-        new_key, in_key = replace_secret(key, keys)
-        out[str(new_key)], in_item = replace_secret(item, words)
+        new_key, in_key = replace_secret_in_text(key, secret) if has_keys else (key, 0)
+        is_foreign_item = is_foreign or (key in FOREIGN_FIELDS and not isinstance(item, int))
+        out[new_key], in_item = replace_secret(item, secret, is_foreign=is_foreign_item)
         total += in_key + in_item
     return out, total
 
 
-async def _scrubbed_copies(store: Store, session: str, words: Sequence[str]) -> list[_RecordCopy]:
+def replace_secret_in_text(text: str, secret: str) -> tuple[str, int]:
+    """Return a text without the secret, however JSON spells it, and the number of replacements."""
+    pieces, count, at = list[str](), 0, 0
+    for start, stop in sorted(_secret_spans(text, secret, MAX_TEXT_DEPTH)):
+        if start >= at:  # else it was found in the text as it stands, and again as JSON reads it
+            pieces += text[at:start], TOMBSTONE
+            count += 1
+        at = max(at, stop)
+    return ("".join([*pieces, text[at:]]), count) if count else (text, 0)
+
+
+def _secret_spans(text: str, secret: str, depth: int) -> list[tuple[int, int]]:
+    """Return where a text holds the secret, as it stands or in any spelling of JSON."""
+    spans = [match.span() for match in re.finditer(re.escape(secret), text)]
+    if secret.isascii() and secret.isdecimal():
+        numbers = _EXPONENT_NUMBER.finditer(text)
+        spans += [number.span() for number in numbers if secret in _decimal_digits(Decimal(number[0]))]
+    if depth and "\\" in text:
+        plain, position_of = _unescaped(text)
+        if plain != text:
+            inner = _secret_spans(plain, secret, depth - 1)
+            spans += [(position_of(start), position_of(stop)) for start, stop in inner]
+    return spans
+
+
+def _unescaped(text: str) -> tuple[str, Callable[[int], int]]:
+    """Return a text with the escapes of JSON resolved, and a function from its positions to those of the text."""
+    pieces, plain_ends, ends = list[str](), [0], [0]
+    for match in _ESCAPE.finditer(text):
+        literal = text[ends[-1] : match.start()]
+        pieces += literal, _escaped_character(match)
+        plain_ends.append(plain_ends[-1] + len(literal) + 1)
+        ends.append(match.end())
+
+    def position_of(plain_position: int) -> int:
+        number = bisect_right(plain_ends, plain_position) - 1
+        return ends[number] + plain_position - plain_ends[number]
+
+    return "".join([*pieces, text[ends[-1] :]]), position_of
+
+
+def _escaped_character(match: re.Match[str]) -> str:
+    high, low, code, short = match.groups()
+    if high:
+        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
+    return chr(int(code, 16)) if code else _SHORT_ESCAPES.get(short, short)
+
+
+def _decimal_digits(number: float | Decimal) -> str:
+    """Return a number without an exponent."""
+    return format(Decimal(str(number)), "f")
+
+
+async def _scrubbed_copies(store: Store, session: str, secret: str) -> list[_RecordCopy]:
     copies: list[_RecordCopy] = []
     while page := await store.read(session, start=len(copies), limit=RECORDS_PER_PAGE):
         for stored in page:
@@ -161,12 +217,12 @@ async def _scrubbed_copies(store: Store, session: str, words: Sequence[str]) -> 
                 whole = await inline_blob(store, stored.record)
             except (MissingBlobError, MalformedInputError):
                 whole = lost_message_record(stored.record)  # lost content holds no secret
-            data, count = replace_secret(whole.get("data"), words)
+            data, count = replace_secret(whole.get("data"), secret)
             copies.append(_RecordCopy(stored.record, whole, {**whole, "data": data} if count else whole, count))
     return copies
 
 
-def _scrub_bodies(copies: Sequence[_RecordCopy], words: Sequence[str]) -> None:
+def _scrub_bodies(copies: Sequence[_RecordCopy], secret: str) -> None:
     """Divide the bytes of requests anew: what an earlier body has lost has moved all that later ones refer to."""
     messages: list[Mapping[str, object]] = []
     scrubbed_messages: list[Mapping[str, object]] = []
@@ -184,9 +240,9 @@ def _scrub_bodies(copies: Sequence[_RecordCopy], words: Sequence[str]) -> None:
             continue
         before, scrubbed_before = (b"", b"") if is_whole_body(event) else last.get(event.scope, (b"", b""))
         try:
-            body = scrubbed_body = join_pieces(event.body, before, messages.__getitem__)
-            for word in words:
-                scrubbed_body = scrubbed_body.replace(word.encode(errors="surrogatepass"), TOMBSTONE.encode())
+            body = join_pieces(event.body, before, messages.__getitem__)
+            scrubbed_text, _ = replace_secret_in_text(body.decode(errors="surrogatepass"), secret)
+            scrubbed_body = scrubbed_text.encode(errors="surrogatepass")
             if before != scrubbed_before or body != scrubbed_body:
                 positions = [*body_positions(event, len(messages))]
                 _, pieces = body_pieces(scrubbed_before, scrubbed_body, positions, scrubbed_messages.__getitem__)
