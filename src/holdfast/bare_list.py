@@ -15,8 +15,9 @@ from functools import cache
 from typing import Any, cast
 
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
-from holdfast.core.conversation.messages import Entry, tool_texts
+from holdfast.core.conversation.messages import Entry, Message, tool_texts
 from holdfast.core.conversation.pairing import Repair
+from holdfast.core.conversation.repair import without_lost_reasoning
 from holdfast.core.conversation.tokens import (
     REPLY_OVERHEAD,
     Calibration,
@@ -209,8 +210,14 @@ def _with_extras(situation: Situation, counter: Counter, extras: tuple[str, str]
 def _fit(transcript: Transcript, policy: Policy, situation: Situation) -> View:
     """Return the view that fits."""
     if trims_lists(policy):
-        entries = [transcript.entry(index) for index in range(len(transcript))]
-        return view_of_list(entries, transcript.reader, policy, situation)
+        whole = [transcript.entry(index) for index in range(len(transcript))]
+        view = view_of_list(whole, transcript.reader, policy, situation)
+
+        def message_before(index: int) -> tuple[int, Message] | None:
+            return (index - 1, transcript[index - 1]) if index else None
+
+        entries, _ = without_lost_reasoning(view.entries, situation.batching, message_before)
+        return replace(view, entries=entries)
     return fit_transcript(transcript, policy.fit, [situation])
 
 

@@ -421,7 +421,7 @@ class ViewPieces:
 
 
 def _is_same(entry: Entry, other: Entry, *, is_stripped: bool) -> bool:
-    if entry.position != other.position:
+    if entry.position != other.position or entry.message.repair_notes != other.message.repair_notes:
         return False
     return entry.message == (other.message.without_thinking() if is_stripped else other.message)
 

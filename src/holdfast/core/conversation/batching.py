@@ -31,6 +31,8 @@ class Batching(NamedTuple):
     """Returns whether the provider accepts an id; None accepts every id."""
     max_id_chars: int = _MAX_ID_CHARS
     """The length of the longest id that is made here."""
+    reasoned_types: frozenset[str] = frozenset()
+    """The types of items that need the reasoning before them while they have an id, and are accepted without both."""
 
 
 def is_short_id(call_id: str) -> bool:
@@ -69,7 +71,11 @@ ONE_RESULT_PER_MESSAGE = Batching(accepts_id=is_chat_id, max_id_chars=_MAX_CHAT_
 """OpenAI Chat Completions."""
 RESULTS_IN_ONE_MESSAGE = Batching(is_grouped=True, accepts_id=is_plain_id)
 """Anthropic Messages."""
-CALLS_AS_ITEMS = Batching(is_itemized=True, accepts_id=is_short_id)
+CALLS_AS_ITEMS = Batching(
+    is_itemized=True,
+    accepts_id=is_short_id,
+    reasoned_types=frozenset({"message", "function_call", "custom_tool_call"}),
+)
 """OpenAI Responses."""
 CALL_AND_RESPONSE_TURNS = Batching(is_grouped=True, calls_follow_user=True, pairs_by_name=True)
 """Gemini."""

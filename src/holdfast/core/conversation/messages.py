@@ -354,6 +354,12 @@ class Message:
         """Return the message without its reasoning."""
         return self.with_parts(tuple(part for part in self.parts if not isinstance(part, Thinking)))
 
+    def without_item_id(self, note: str) -> "Message":
+        """Return an item without the id by which its provider knows it, with a note that says why."""
+        native = {key: value for key, value in (self.native or {}).items() if key != "id"}
+        parts = tuple(replace(part, native=native) if isinstance(part, ToolCall) else part for part in self.parts)
+        return replace(self, parts=parts, native=native, decoded=(), repair_notes=(*self.repair_notes, note))
+
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the message with other parts; it keeps its JSON for the encoder."""
         return replace(self, parts=parts)

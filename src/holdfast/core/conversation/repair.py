@@ -17,7 +17,7 @@ Nearly every history is already valid, so `is_valid_history` checks this first, 
 """
 
 import operator
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -508,6 +508,52 @@ def _without_orphaned_reasoning(entries: Sequence[Entry], repairs: list[Repair])
         else:
             kept.append(entry)
     return kept[::-1]
+
+
+LOST_REASONING_NOTE = "left out an item id: the reasoning before the item is not sent"
+
+
+def without_lost_reasoning(
+    entries: list[Entry], batching: Batching, message_before: Callable[[int], tuple[int, Message] | None]
+) -> tuple[list[Entry], list[Repair]]:
+    """Return a view in which no item has an id by which its provider would ask for reasoning that is not sent.
+
+    What the model said after its reasoning in one response needs it. `message_before` returns the message that the same
+    agent has before a position of the history, with its position; None if there is none.
+    """
+    if not batching.reasoned_types:
+        return entries, []
+    sent = {entry.position for entry in entries if entry.message.outline.is_reasoning_only}
+    reasons: dict[int, int | None] = {}
+    """By the position of an item of the model, where the reasoning is that it needs."""
+    kept: list[Entry] = []
+    repairs: list[Repair] = []
+    for entry in entries:
+        message, position = entry
+        native = message.native or {}
+        if position is not None and message.role == "assistant" and native.get("id") is not None:
+            needed = _reasoning_before(position, message_before, reasons)
+            if needed not in {None, *sent} and native.get("type", "message") in batching.reasoned_types:
+                kept.append(entry.with_message(message.without_item_id(LOST_REASONING_NOTE)))
+                repairs.append(Repair(position, LOST_REASONING_NOTE))
+                continue
+        kept.append(entry)
+    return (kept, repairs) if repairs else (entries, [])
+
+
+def _reasoning_before(
+    position: int, message_before: Callable[[int], tuple[int, Message] | None], reasons: dict[int, int | None]
+) -> int | None:
+    """Return where the reasoning is after which the model said an item; None if there is none."""
+    items, needed = [position], None
+    while (found := message_before(items[-1])) is not None and found[1].role == "assistant":
+        before, message = found
+        if before in reasons or message.outline.is_reasoning_only:
+            needed = reasons.get(before, before)
+            break
+        items.append(before)
+    reasons.update(dict.fromkeys(items, needed))
+    return needed
 
 
 def _without_early_ends(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:

@@ -291,6 +291,21 @@ class Context:
             and self.scopes.is_message_visible(self.scope, scope, position) is not False
         )
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether views contain all messages of this agent, as they were recorded."""
+        state = self.state
+        changes = self.attachments, self.version.hidden, state.left_out, state.compactions
+        return not (state.text_only_before or state.cleared_at or any(changes))
+
+    def message_before(self, position: int) -> tuple[int, Message] | None:
+        """Return the message of the same agent before a position, with its position; None if there is none."""
+        scope = self.message_scopes[position]
+        for at in range(position - 1, -1, -1):
+            if self.message_scopes[at] == scope and not self.version.is_hidden(at) and at not in self.attachments:
+                return at, self.entries[at].message
+        return None
+
     def needed_positions(self) -> Iterator[int]:
         """Yield the positions of the messages that must be in memory to build the view."""
         return filter(self.may_be_in_view, self._candidate_positions())

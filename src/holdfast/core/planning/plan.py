@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 from holdfast.core.conversation.messages import Entry, Message, Opaque, Part, Thinking, ToolCall
-from holdfast.core.conversation.repair import is_valid_history, repair_entries
+from holdfast.core.conversation.repair import is_valid_history, repair_entries, without_lost_reasoning
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
 from holdfast.core.history.events import MAIN, RequestTruncated, TokenBreakdown, UsageMeasured
 from holdfast.core.history.history import History
@@ -163,7 +163,11 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
         elif stage:
             view = _process(view, plan_input, name, stage)
     sendable = _view_within_limits(view, plan_input, policy)
-    return sendable or fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
+    view = sendable or fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
+    # The requests of presets with fixed limits or a truncator are frozen with the ids.
+    if plan_input.situation.batching.reasoned_types and policy.truncator is None and policy.limits is None:
+        view = _without_lost_reasoning(view, plan_input)
+    return view
 
 
 def _check_own_calls(plan_input: PlanInput) -> None:
@@ -229,6 +233,15 @@ def _without_items_of_unseen_calls(view: View, plan_input: PlanInput) -> View:
         entries.append(entry)
     entries.reverse()
     return view if are_same_messages(entries, view.entries) else _with_entries(view, entries, plan_input)
+
+
+def _without_lost_reasoning(view: View, plan_input: PlanInput) -> View:
+    """Leave out the ids of items whose reasoning is not sent, so that the provider does not ask for it."""
+    projection, context, batching = plan_input.projection, plan_input.projection.context, plan_input.situation.batching
+    if view.entries is plan_input.entries and context.is_whole and not projection.has_other_scopes:
+        return view
+    entries, repairs = without_lost_reasoning(view.entries, batching, context.message_before)
+    return replace(view, entries=entries, repairs=(*view.repairs, *repairs)) if repairs else view
 
 
 def _without_calls(parts: Sequence[Part], call_ids: Container[str]) -> tuple[Part, ...]:
