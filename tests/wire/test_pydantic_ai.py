@@ -341,6 +341,28 @@ def test_an_unanswered_call_is_answered_as_pydantic_ai_would() -> None:
     )  # fmt: skip
 
 
+def test_a_tool_that_failed_elsewhere_has_failed_and_one_without_a_result_was_interrupted() -> None:
+    calls = [{"type": "tool_use", "id": call_id, "name": "run", "input": {}} for call_id in ("a", "b", "c")]
+    results = [
+        {"type": "tool_result", "tool_use_id": "a", "content": "file not found", "is_error": True},
+        {"type": "tool_result", "tool_use_id": "b", "content": "fine"},
+    ]
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": [*results, {"type": "text", "text": "so?"}]},
+    ]
+
+    converted = convert(history, source="anthropic-messages", target="pydantic-ai").messages
+
+    parts = [part for part in loaded(*converted)[2].parts if isinstance(part, ToolReturnPart)]
+    assert [(part.tool_call_id, part.content, part.outcome, part.metadata) for part in parts] == [
+        ("a", "file not found", "failed", None),
+        ("b", "fine", "success", None),
+        ("c", "Interrupted by user.", "interrupted", {"pydantic_ai_synthesized_tool_return": True}),
+    ]
+
+
 def test_what_is_made_up_is_short_and_valid() -> None:
     made = [Message("system", (Text("Be.", "system"),)), user("What happened.", trust="summary"), user("go")]
     made.append(Message("assistant", (Text("fine", "model"),)))

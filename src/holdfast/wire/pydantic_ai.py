@@ -28,6 +28,7 @@ from holdfast.core.conversation.messages import (
     ToolResult,
     Trust,
 )
+from holdfast.core.conversation.pairing import MADE_RESULTS
 from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.wire.json_reader import (
@@ -412,7 +413,7 @@ def _new_result(result: ToolResult) -> Mapping[str, Any]:
         "tool_call_id": result.call_id,
         "content": _encode_content(result, {}),
     }
-    if result.answered_call is not None and result.is_error:
+    if result.is_error and result.text in MADE_RESULTS:
         return {**part, "outcome": "interrupted", "metadata": SYNTHESIZED_RETURN}
     return {**part, "outcome": "failed"} if result.is_error else part
 
