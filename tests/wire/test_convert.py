@@ -317,6 +317,7 @@ def test_what_cannot_be_carried_is_said() -> None:
         "a block of type 'hologram' was left out",
         "reasoning was left out: it is only valid with the provider that wrote it",
         "a block of type 'audio' was left out",
+        "audio was left out: the target does not take it in this form",
     )
 
 
@@ -432,3 +433,91 @@ def test_calls_and_outputs_of_the_older_form_become_those_of_tools() -> None:
     ]
     for target in ("anthropic-messages", "gemini", "mistral", "bedrock"):
         assert '"done"' in json.dumps(convert(messages, source="openai-chat", target=target).messages)
+
+
+PDF = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+PDF_URL = "data:application/pdf;base64,JVBERi0="
+PDF_BLOCKS: dict[str, Any] = {
+    "anthropic-messages": {"role": "user", "content": [{"type": "document", "source": PDF}]},
+    "openai-chat": {
+        "role": "user",
+        "content": [{"type": "file", "file": {"filename": "document.pdf", "file_data": PDF_URL}}],
+    },
+    "openai-responses": {
+        "role": "user",
+        "content": [{"type": "input_file", "filename": "document.pdf", "file_data": PDF_URL}],
+    },
+    "gemini": {"role": "user", "parts": [{"inlineData": {"mimeType": "application/pdf", "data": "JVBERi0="}}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [(source, target) for source in PDF_BLOCKS for target in PDF_BLOCKS if source != target]
+)
+def test_a_pdf_is_carried_over(source: str, target: str) -> None:
+    converted = convert([PDF_BLOCKS[source]], source=source, target=target)
+
+    assert (converted.messages, converted.notes) == ([PDF_BLOCKS[target]], ())
+
+
+def test_a_pdf_is_carried_over_to_pydantic_ai() -> None:
+    converted = convert([PDF_BLOCKS["anthropic-messages"]], source="anthropic-messages", target="pydantic-ai")
+
+    [request] = converted.messages
+    assert request["parts"][0]["content"] == [{"kind": "binary", "media_type": "application/pdf", "data": "JVBERi0="}]
+    assert converted.notes == ()
+
+
+def not_taken(kind: str) -> str:
+    return f"{kind} was left out: the target does not take it in this form"
+
+
+IMAGE_BY_URL = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
+PDF_BY_URL = {"type": "document", "source": {"type": "url", "url": "https://x/y.pdf"}}
+
+
+@pytest.mark.parametrize(
+    ("block", "target", "note"),
+    [
+        ({"type": "document", "source": PDF}, "bedrock", not_taken("document")),
+        ({"type": "document", "source": PDF}, "mistral", "files were left out: the target accepts none in messages"),
+        (PDF_BY_URL, "openai-chat", not_taken("document")),
+        (PDF_BY_URL, "openai-responses", not_taken("document")),
+        (PDF_BY_URL, "gemini", not_taken("document")),
+        (PDF_BY_URL, "pydantic-ai", not_taken("document")),
+        (IMAGE_BY_URL, "bedrock", not_taken("image")),
+    ],
+)
+def test_a_file_that_the_target_does_not_take_is_noted(block: dict[str, Any], target: str, note: str) -> None:
+    message = {"role": "user", "content": [{"type": "text", "text": "see"}, block]}
+
+    assert convert([message], source="anthropic-messages", target=target).notes == (note,)
+
+
+@pytest.mark.parametrize("target", ["anthropic-messages", "gemini", "bedrock", "pydantic-ai"])
+def test_sounds_files_by_id_and_names_of_chat_messages_are_noted(target: str) -> None:
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    blocks = [{"type": "text", "text": "q"}, sound, {"type": "file", "file": {"file_id": "f1"}}]
+
+    converted = convert([{"role": "user", "content": blocks, "name": "bob"}], source="openai-chat", target=target)
+
+    names = "the names of speakers were left out: the target has no field for them"
+    assert converted.notes == (names, not_taken("audio"), not_taken("document"))
+
+
+CITATION = {"type": "char_location", "cited_text": "so it is", "document_index": 0}
+CITING: dict[str, Any] = {
+    "anthropic-messages": {"content": [{"type": "text", "text": "x", "citations": [CITATION]}]},
+    "openai-responses": {"content": [{"type": "output_text", "text": "x", "annotations": [{"type": "url_citation"}]}]},
+    "openai-chat": {"content": "x", "annotations": [{"type": "url_citation"}]},
+}
+
+
+@pytest.mark.parametrize("source", CITING)
+@pytest.mark.parametrize("target", ["bedrock", "gemini", "mistral"])
+def test_citations_that_are_left_out_are_noted(source: str, target: str) -> None:
+    messages = [user_message("q"), {"role": "assistant", **CITING[source]}, user_message("z")]
+
+    notes = convert(messages, source=source, target=target).notes
+
+    assert notes == ("citations were left out: only the text that cites is carried over",)

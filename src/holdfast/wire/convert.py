@@ -40,13 +40,14 @@ from holdfast.wire.anthropic import AnthropicMessages, arguments_object, count_c
 from holdfast.wire.formats import FORMAT_ALIASES, FORMATS, format_named, split_elements
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping, json_type_name, safe_tool_name
-from holdfast.wire.media import image_source
-from holdfast.wire.openai_chat import OpenAIChat, with_call_ids
+from holdfast.wire.media import image_source, pdf_data
+from holdfast.wire.openai_chat import OpenAIChat, is_chat_media, with_call_ids
 from holdfast.wire.pydantic_ai import PydanticAI
-from holdfast.wire.responses import OpenAIResponses
+from holdfast.wire.responses import MEDIA_BLOCK_TYPES, OpenAIResponses
 
 MAX_SYSTEM_DEPTH = 8
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+NO_CITATIONS = "citations were left out: only the text that cites is carried over"
 NO_FAILURE_FLAG = "failed tool results are not marked as failed: the target has no field for it"
 
 
@@ -89,6 +90,11 @@ class Conversion:
 
     def portable(self, message: Message) -> Message:
         """Return a message without its JSON and without what only its own provider understands."""
+        native: Mapping[str, Any] = message.native or {}
+        if "role" in native and native["role"] != "tool" and isinstance(native.get("name"), str):
+            self.note("the names of speakers were left out: the target has no field for them")
+        if native.get("annotations"):
+            self.note(NO_CITATIONS)
         parts = tuple(part for raw in message.parts if (part := self._portable_part(raw, message.role)) is not None)
         return Message(message.role, parts)
 
@@ -99,6 +105,8 @@ class Conversion:
         if isinstance(part, Opaque):
             return self._portable_opaque(part, role)
         if isinstance(part, Text):
+            if is_mapping(part.native) and (part.native.get("citations") or part.native.get("annotations")):
+                self.note(NO_CITATIONS)
             return Text(part.text, part.trust)
         if isinstance(part, Media) and role == "assistant" and not self.target.startswith("gemini"):
             self.note(f"{part.kind} in an answer was left out: the target has media in prompts only")
@@ -193,11 +201,10 @@ def as_chat_messages(messages: Sequence[Mapping[str, Any]], *, source: str) -> C
         elif message.parts:
             found.append((place, message))
     carried = [
-        (place, OpenAIChat().encode(_text_only_results(part, conversion)))
-        for place, message in found
-        for part in _split_results([message])
+        (place, _text_only_results(part, conversion)) for place, message in found for part in _split_results([message])
     ]
-    return ChatTranscript([native for _, native in carried], [place for place, _ in carried], conversion.notes)
+    plain = _with_noted_media([message for _, message in carried], conversion)
+    return ChatTranscript(list(map(OpenAIChat().encode, plain)), [place for place, _ in carried], conversion.notes)
 
 
 def _portable(
@@ -259,7 +266,7 @@ def _repair(messages: Sequence[Message], conversion: Conversion, batching: Batch
 
 def _to_openai(messages: list[Message], conversion: Conversion) -> Converted:
     plain = [_text_only_results(message, conversion) for message in _split_results(messages)]
-    flat = _repair(plain, conversion, ONE_RESULT_PER_MESSAGE)
+    flat = _with_noted_media(_repair(plain, conversion, ONE_RESULT_PER_MESSAGE), conversion)
     return Converted([OpenAIChat().encode(message) for message in flat], None, conversion.notes)
 
 
@@ -268,7 +275,7 @@ def _to_responses(messages: list[Message], conversion: Conversion) -> Converted:
         if any(result.is_error for result in message.results):
             conversion.note(NO_FAILURE_FLAG)
     items = _repair(list(_split_calls(_split_results(messages))), conversion, CALLS_AS_ITEMS)
-    limited = _limit_images(items, OpenAIResponses.max_images, conversion)
+    limited = _with_noted_media(_limit_images(items, OpenAIResponses.max_images, conversion), conversion)
     return Converted([OpenAIResponses().encode(message) for message in limited], None, conversion.notes)
 
 
@@ -278,7 +285,7 @@ def _to_mistral(messages: list[Message], conversion: Conversion) -> Converted:
     plain = [_text_only_results(message, conversion) for message in _with_new_ids(read, _nine_char_id)]
     # A repair may rename an id, so ids are made nine characters long again.
     flat = _with_new_ids(_repair(plain, conversion, ONE_RESULT_PER_MESSAGE), _nine_char_id)
-    limited = _limit_images(flat, 8, conversion)
+    limited = _with_noted_media(_limit_images(flat, 8, conversion), conversion)
     opening = [system_message("\n\n".join(systems))] if systems else []
     return Converted([OpenAIChat().encode(message) for message in (*opening, *limited)], None, conversion.notes)
 
@@ -317,7 +324,8 @@ def _alternating_turns(
     """Return system texts, and strictly alternating turns with all results of a batch in one message."""
     systems, others = _separate_system(messages)
     turns = _join_same_side(_repair(_join_same_side(others), conversion, RESULTS_IN_ONE_MESSAGE))
-    return systems, _limit_images(_in_call_order(turns), max_images, conversion)
+    limited = _limit_images(_in_call_order(turns), max_images, conversion)
+    return systems, _with_noted_media(limited, conversion)
 
 
 def _to_anthropic(messages: list[Message], conversion: Conversion) -> Converted:
@@ -335,7 +343,7 @@ def _to_gemini(messages: list[Message], conversion: Conversion) -> Converted:
 
 def _to_pydantic_ai(messages: list[Message], conversion: Conversion) -> Converted:
     turns = _in_call_order(_repair(_join_same_side(messages), conversion, RESULTS_IN_ONE_REQUEST))
-    limited = _limit_images(turns, PydanticAI.max_images, conversion)
+    limited = _with_noted_media(_limit_images(turns, PydanticAI.max_images, conversion), conversion)
     if all(message.role == "system" for message in limited):
         # A history of system text alone has nothing that an agent could answer.
         limited = []
@@ -493,6 +501,27 @@ def _nine_char_id(call_id: str) -> str:
 
     number = int.from_bytes(hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest()[:8])
     return "".join(BASE62[number // 62**place % 62] for place in range(9))
+
+
+def _with_noted_media(messages: Sequence[Message], conversion: Conversion) -> list[Message]:
+    """Return messages, and note which of their media the encoder of the target replaces by a text."""
+    for message in messages:
+        inner = [item for result in message.results for item in result.content]
+        for part in (*message.parts, *inner):
+            if isinstance(part, Media) and not _is_carried(part, conversion.target):
+                conversion.note(f"{part.kind} was left out: the target does not take it in this form")
+    return list(messages)
+
+
+def _is_carried(media: Media, target: str) -> bool:
+    source = image_source(media)
+    if target == "bedrock":
+        return source is not None and source[0] != "url"
+    if source is not None or pdf_data(media) is not None:
+        return True
+    if target.startswith("openai-responses"):
+        return is_mapping(media.native) and media.native.get("type") in MEDIA_BLOCK_TYPES
+    return target in {"openai-chat", "mistral"} and is_chat_media(media.native)
 
 
 def _limit_images(messages: Sequence[Message], max_images: int, conversion: Conversion) -> list[Message]:

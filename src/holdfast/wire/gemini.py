@@ -40,7 +40,7 @@ from holdfast.wire.json_reader import (
     measure_messages,
     replace_items,
 )
-from holdfast.wire.media import data_tokens, image_source, image_tokens, opaque_block
+from holdfast.wire.media import PDF_TYPE, data_tokens, image_source, image_tokens, opaque_block, pdf_data
 
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 """What Gemini 3 accepts instead of its own signature on a call of another model."""
@@ -377,6 +377,8 @@ def _response_text(value: Mapping[str, Any]) -> str:
 def _encode_media(media: Media) -> Mapping[str, Any]:
     if is_mapping(media.native) and ("inlineData" in media.native or "fileData" in media.native):
         return media.native
+    if (pdf := pdf_data(media)) is not None:
+        return {"inlineData": {"mimeType": PDF_TYPE, "data": pdf}}
     source = image_source(media)
     if source is None:
         return {"text": f"[{media.kind} not carried over]"}

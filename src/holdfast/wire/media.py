@@ -103,12 +103,31 @@ def _data_of(block: Mapping[str, Any]) -> object:
     return block.get("base64") or block.get("data")
 
 
+PDF_TYPE, PDF_NAME = "application/pdf", "document.pdf"
+
+
 def image_source(media: Media) -> tuple[str, str] | None:
     """Return an image as `("url", address)` or `(media type, base64 data)`; None if it is neither."""
-    block = media.native
+    return _source(media.native) if media.kind == "image" else None
+
+
+def pdf_data(media: Media) -> str | None:
+    """Return a PDF as base64 data; None if it is another document, or only an address or an id."""
+    source = _source(media.native) if media.kind == "document" else None
+    return source[1] if source is not None and source[0] == PDF_TYPE else None
+
+
+def pdf_url(media: Media) -> str | None:
+    """Return a PDF as a data URL; None if it has no data."""
+    data = pdf_data(media)
+    return None if data is None else f"data:{PDF_TYPE};base64,{data}"
+
+
+def _source(block: object) -> tuple[str, str] | None:
+    """Return an image or a file as `("url", address)` or `(media type, base64 data)`; None if it is neither."""
     if isinstance(block, PromptPiece):
         block = block.items[block.item_index]
-    if media.kind != "image" or not is_mapping(block):
+    if not is_mapping(block):
         return None
     if is_mapping(source := block.get("source")):
         if source.get("type") == "base64":
@@ -123,8 +142,8 @@ def image_source(media: Media) -> tuple[str, str] | None:
         found = _if_text(block.get("media_type") or block.get("mime_type") or "image/png", _data_of(block))
         address = block.get("url") or block.get("file_uri")
         return (found[0], standard_base64(found[1])) if found else _if_text("url", address)
-    image = block.get("image_url")
-    url = image.get("url") if is_mapping(image) else image
+    image, file = block.get("image_url"), block.get("file")
+    url = image.get("url") if is_mapping(image) else image or (file if is_mapping(file) else block).get("file_data")
     if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
         media_type, _, data = url[5:].partition(";base64,")
         return media_type, data

@@ -22,7 +22,16 @@ from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_by
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import InputPath, extra_fields, is_list, is_mapping, replace_items
-from holdfast.wire.media import data_block_media, data_tokens, image_tokens, image_url, is_data_block, opaque_block
+from holdfast.wire.media import (
+    PDF_NAME,
+    data_block_media,
+    data_tokens,
+    image_tokens,
+    image_url,
+    is_data_block,
+    opaque_block,
+    pdf_url,
+)
 
 OPENAI_CHAT_ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -352,7 +361,9 @@ def _content_block(part: Content) -> Mapping[str, Any]:
     if isinstance(part, Text):
         block = part.native if is_mapping(part.native) else {"type": "text"}
         return {**block, "text": part.text} if part.is_edited or not block.get("text") else block
-    if isinstance(part, Media) and not _is_own_media(part.native):
+    if isinstance(part, Media) and not is_chat_media(part.native):
+        if (pdf := pdf_url(part)) is not None:
+            return {"type": "file", "file": {"filename": PDF_NAME, "file_data": pdf}}
         url = image_url(part)
         if url is None:
             return {"type": "text", "text": f"[{part.kind} not carried over]"}
@@ -360,7 +371,8 @@ def _content_block(part: Content) -> Mapping[str, Any]:
     return part.native if is_mapping(part.native) else {"type": "text", "text": f"[{part.kind}]"}
 
 
-def _is_own_media(block: object) -> bool:
+def is_chat_media(block: object) -> bool:
+    """Return whether a block is an image, a sound or a file in the form of chat messages, or in LangChain's own."""
     return is_mapping(block) and (block.get("type") in _MEDIA_KINDS or is_data_block(block))
 
 

@@ -40,7 +40,7 @@ from holdfast.wire.json_reader import (
     preview_value,
     replace_items,
 )
-from holdfast.wire.media import PromptPiece, data_tokens, image_source, image_tokens, opaque_block
+from holdfast.wire.media import PDF_TYPE, PromptPiece, data_tokens, image_source, image_tokens, opaque_block, pdf_data
 
 PYDANTIC_AI_FORMAT_NAME = "pydantic-ai"
 MESSAGE_KINDS = frozenset({"request", "response"})
@@ -439,7 +439,8 @@ def _encode_media(media: Media) -> Any:
     """Return a file as an item of a prompt or a result."""
     if is_mapping(media.native) and "kind" in media.native:
         return media.native
-    source = image_source(media)
+    pdf = pdf_data(media)
+    source = image_source(media) if pdf is None else (PDF_TYPE, pdf)
     if source is None:
         return f"[{media.kind} not carried over]"
     kind, data = source
