@@ -8,6 +8,7 @@ import pytest
 from holdfast.apps.chat.events import ChangeProposed, Consent, ToolCallFinished
 from holdfast.apps.chat.tools.editing import CHANGE_REFUSED, EditTools, FileChange, describe_change
 from holdfast.apps.chat.tools.files import MAX_FILE_BYTES, FileTools, ToolRefusal
+from holdfast.apps.settings.sources import load_settings
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen
@@ -160,3 +161,104 @@ async def test_a_change_that_makes_a_file_too_large_is_refused(root: Path) -> No
 
     assert said == "big.txt would be larger than 10,000,000 bytes"
     assert not (root / "big.txt").exists()
+
+
+CONFIGURATION = ["holdfast.toml", "deep/er/HoldFast.TOML", "holdfast.toml.", ".claude/skills/x/SKILL.md",
+                 "any/skill.md", ".Claude/Skills/x/run.sh", ".agents/skills/x/run.sh", ".holdfast/notes.txt",
+                 "sub/../holdfast.toml", "linked/new/run.sh", "to-settings", ".env", ".Env", "id_rsa"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CONFIGURATION)
+async def test_a_file_that_configures_holdfast_is_asked_about_although_every_change_is_accepted(
+    root: Path, path: str
+) -> None:
+    (root / ".claude").mkdir()
+    (root / "our-skills").mkdir()
+    (root / ".claude" / "skills").symlink_to(root / "our-skills")
+    (root / "linked").symlink_to(root / "our-skills")
+    (root / "to-settings").symlink_to(root / "holdfast.toml")
+    user = User("always", "always", "no")
+    tools = EditTools(FileTools(root), user.ask)
+
+    written = [
+        await tools.write_file("a.py", "1\n"),
+        await tools.write_file(path, "[mcp.x]\n"),
+        await tools.write_file(f"{path}.new/SKILL.md", "text"),
+        await tools.write_file("b.py", "2\n"),
+    ]
+
+    asked = [change.is_always_asked for change in user.changes]
+    assert (asked, written[2]) == ([False, True, True], CHANGE_REFUSED)
+    assert (root / "b.py").exists()
+
+
+async def test_files_that_the_settings_name_are_asked_about_too(tmp_path: Path) -> None:
+    root = tmp_path / "work"
+    root.mkdir()
+    (root / "linked.toml").write_text(
+        'system = "prompt.md"\npolicy = "rules.toml"\nmemory = "notes"\nboards = "boards"\n'
+        '[mcp.x]\ncommand = "python"\nargs = ["tools/server.py"]\n[hooks]\npre_compact = [["./hook.sh", "-q"]]\n'
+    )
+    (root / "holdfast.toml").symlink_to(root / "linked.toml")
+    for name in ("prompt.md", "rules.toml"):
+        (root / name).write_text("")
+    (root / "config.json").write_text("{}")
+    settings = load_settings(flags={"trust": str(root)}, cwd=root, environ={"HOLDFAST_HOME": str(tmp_path / "home")})
+    answers: list[Consent] = ["no"] * 8
+    user = User(*answers)
+    tools = EditTools(FileTools(root), user.ask, is_accepted=True, settings=settings)
+
+    for path in ("prompt.md", "rules.toml", "notes/2026-01-01.md", "boards/x.md", "tools/server.py", "hook.sh",
+                 "linked.toml", "tools/other.py"):  # fmt: skip
+        await tools.write_file(path, "owned")
+    for text in ('{"port": 1}', '{"port": 1, "agent_tools": "run"}'):
+        await tools.write_file("config.json", text)
+
+    assert [change.path for change in user.changes] == [
+        "prompt.md", "rules.toml", "notes/2026-01-01.md", "boards/x.md", "tools/server.py", "hook.sh", "linked.toml",
+        "config.json",
+    ]  # fmt: skip
+    assert ((root / "tools" / "other.py").read_text(), (root / "config.json").read_text()) == ("owned", '{"port": 1}')
+
+
+@pytest.mark.parametrize("path", [".env", ".ENV", "link-to-env", "keys/server.pem", ".env.", "sub/../.env"])
+async def test_a_file_that_the_model_may_not_read_is_not_changed_by_it(root: Path, path: str) -> None:
+    (root / "keys").mkdir()
+    for name in (".env", ".ENV", ".env.", "keys/server.pem"):
+        (root / name).write_text("TOKEN=marmalade-7f\n")
+    (root / "link-to-env").symlink_to(root / ".env")
+    tools = EditTools(FileTools(root), User().ask, is_accepted=True)
+
+    replies = [await tools.write_file(path, "TOKEN=\n"), await tools.edit_file(path, "TOKEN=m", "TOKEN=n")]
+
+    assert replies == [f"{path} may hold secrets; only the user can read and change it"] * 2
+    assert {(root / name).read_text() for name in (".env", ".ENV", ".env.", "keys/server.pem")} == {
+        "TOKEN=marmalade-7f\n"
+    }
+
+
+@pytest.mark.parametrize("path", [".GIT/hooks/pre-commit", ".git./hooks/x", ".g\u200cit/config", "sub/.Hg/hgrc"])
+async def test_version_control_is_recognized_however_its_folder_is_spelled(root: Path, path: str) -> None:
+    said = await EditTools(FileTools(root), User().ask, is_accepted=True).write_file(path, "owned")
+
+    assert said == f"{path} belongs to version control, and is not changed by hand"
+
+
+async def test_a_chat_that_accepts_changes_writes_no_settings_when_nobody_can_be_asked(
+    tmp_path: Path, served: Served
+) -> None:
+    served.script += [
+        tool_call_stream(("write_file", {"path": "holdfast.toml", "text": 'allow = ["touch"]\n'})),
+        tool_call_stream(("write_file", {"path": "a.py", "text": "1\n"})),
+        text_stream("Done."),
+    ]
+    screen = RecordingScreen("no")
+    chat = await chat_with(tmp_path, served.model, screen, accept_edits="true")
+
+    await chat.take_turn("Change it.")
+    await chat.close()
+
+    assert screen.asked == [
+        "Create holdfast.toml (+1 −0 lines); it may configure Holdfast or hold secrets, so you are asked each time"
+    ]
+    assert [(tmp_path / name).exists() for name in ("holdfast.toml", "a.py")] == [False, True]

@@ -26,7 +26,7 @@ from pydantic_ai.usage import RunUsage
 from holdfast.adapters.pydantic_ai import Holdfast, SubAgent, delegation_toolset
 from holdfast.adapters.pydantic_ai.tools import RECALL_DEFINITION, tool_json
 from holdfast.apps.chat.events import ChangeProposed, ChatNotice, Consent, Screen
-from holdfast.apps.chat.tools.editing import EditTools, FileChange
+from holdfast.apps.chat.tools.editing import ALWAYS_ASKED_REASON, EditTools, FileChange
 from holdfast.apps.chat.tools.files import FileTools
 from holdfast.apps.chat.tools.plan import PlanTools
 from holdfast.apps.chat.tools.shell import AskConsent, ShellTool
@@ -290,6 +290,8 @@ def plan_agent(settings: Settings, session: Session, folder: FileTools, screen: 
 
     async def ask_change(change: FileChange) -> Consent:
         screen.show(ChangeProposed(change.path, change.diff))
+        if change.is_always_asked:
+            return await screen.ask_consent(f"{change}; {ALWAYS_ASKED_REASON}")
         return await screen.ask_consent(f"{change}; always means every change", has_always=True)
 
     def toolsets_named(
@@ -304,7 +306,7 @@ def plan_agent(settings: Settings, session: Session, folder: FileTools, screen: 
     tools = settings.tools if takes_tools else ()
     named = settings.mcp.values() if takes_tools else ()
     servers = [mcp_toolset(one, lambda problem: screen.show(ChatNotice(problem, "warning"))) for one in named]
-    edits = EditTools(folder, ask_change, is_accepted=settings.accept_edits)
+    edits = EditTools(folder, ask_change, is_accepted=settings.accept_edits, settings=settings)
     toolsets = toolsets_named(tools, servers)
     if "plan" in tools:
         plan = PlanTools(session)

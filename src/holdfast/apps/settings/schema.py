@@ -245,7 +245,12 @@ class DeclaredSettings:
         " plan (a list of tasks), none",
         default=("read", "edit", "run", "plan"),
     )
-    accept_edits: bool = _setting(TOOLS_GROUP, Switch(), "Apply changes of files without asking", default=False)
+    accept_edits: bool = _setting(
+        TOOLS_GROUP,
+        Switch(),
+        "Apply changes of files without asking, but for files that configure Holdfast",
+        default=False,
+    )
     allow: tuple[str, ...] = _setting(
         TOOLS_GROUP, TextList(), "The beginnings of commands that run without asking", default=()
     )

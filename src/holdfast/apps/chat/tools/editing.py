@@ -1,25 +1,29 @@
 """Tools with which a model changes and creates files of one folder. The user sees each change and is asked first.
 
-Nothing outside the folder is written, whatever a path, `..` or a link says, and nothing of version control. A file that
-was changed after the user agreed is left alone.
+Nothing outside the folder is written, whatever a path, `..` or a link says, nothing of version control, and no file
+that the model may not read. A file that configures Holdfast itself is asked about even if the user accepts every
+change. A file that was changed after the user agreed is left alone.
 """
 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TypeAlias
 
 from holdfast.apps.chat.events import Consent
-from holdfast.apps.chat.tools.files import MAX_FILE_BYTES, FileTools, ToolRefusal
+from holdfast.apps.chat.tools.configuration import ConfigurationFiles, folded_name
+from holdfast.apps.chat.tools.files import MAX_FILE_BYTES, FileTools, ToolRefusal, may_hold_secrets
+from holdfast.apps.settings.settings import Settings
 from holdfast.text import pluralize
 
 UNCHANGED_FOLDERS = frozenset({".git", ".hg", ".svn"})
 """A file in these can make another program run a command."""
+ALWAYS_ASKED_REASON = "it may configure Holdfast or hold secrets, so you are asked each time"
 CONTEXT_LINES = 3
 CHANGE_REFUSED = "the user did not allow this change; do without it, or ask what to do instead"
 
@@ -33,6 +37,8 @@ class FileChange:
     removed: int
     diff: str
     is_new: bool
+    is_always_asked: bool = False
+    """Whether the user is asked even if every change is accepted."""
 
     def __str__(self) -> str:
         return f"{'Create' if self.is_new else 'Change'} {self.path} (+{self.added:,} −{self.removed:,} lines)"
@@ -44,9 +50,12 @@ AskChange: TypeAlias = Callable[[FileChange], Awaitable[Consent]]
 class EditTools:
     """The tools that change files of one folder."""
 
-    def __init__(self, files: FileTools, ask: AskChange, *, is_accepted: bool = False) -> None:
-        """`is_accepted` applies changes without asking."""
+    def __init__(
+        self, files: FileTools, ask: AskChange, *, is_accepted: bool = False, settings: Settings | None = None
+    ) -> None:
+        """`is_accepted` applies changes without asking; `settings` say which other files configure Holdfast."""
         self._files = files
+        self._configuration = ConfigurationFiles(files.root, settings)
         self._ask = ask
         self._is_accepted = is_accepted
         self._question_lock = asyncio.Lock()
@@ -90,8 +99,12 @@ class EditTools:
 
     def _resolve(self, path: str) -> Path | ToolRefusal:
         found = self._files.resolve_inside(path)
-        if isinstance(found, Path) and UNCHANGED_FOLDERS & {*found.relative_to(self._files.root).parts}:
+        if isinstance(found, str):
+            return found
+        if UNCHANGED_FOLDERS & {folded_name(part) for part in found.relative_to(self._files.root).parts}:
             return ToolRefusal(f"{path} belongs to version control, and is not changed by hand")
+        if _is_secret(found) and found.exists():
+            return ToolRefusal(f"{path} may hold secrets; only the user can read and change it")
         return found
 
     async def _apply(self, path: Path, before: str | None, after: str) -> str:
@@ -100,10 +113,12 @@ class EditTools:
             return ToolRefusal(f"{name} would be larger than {MAX_FILE_BYTES:,} bytes")
         if after == before:
             return f"{name} holds that already"
-        change = describe_change(name, before, after)
+        text = f"{before or ''}\n{after}"
+        is_always_asked = _is_secret(path) or await asyncio.to_thread(self._configuration.has, path, text)
+        change = replace(describe_change(name, before, after), is_always_asked=is_always_asked)
         async with self._question_lock:
-            consent = "yes" if self._is_accepted else await self._ask(change)
-        self._is_accepted = self._is_accepted or consent == "always"
+            consent = "yes" if self._is_accepted and not is_always_asked else await self._ask(change)
+        self._is_accepted = self._is_accepted or (consent == "always" and not is_always_asked)
         if consent == "no":
             return ToolRefusal(CHANGE_REFUSED)
         try:
@@ -127,6 +142,10 @@ def describe_change(path: str, before: str | None, after: str) -> FileChange:
     signed = ((" ", around[0]), ("-", removed), ("+", added), (" ", around[1]))
     diff = "\n".join(f"{sign}{line}" for sign, lines in signed for line in lines)
     return FileChange(path, len(added), len(removed), diff, is_new=before is None)
+
+
+def _is_secret(path: Path) -> bool:
+    return may_hold_secrets(path.name) or may_hold_secrets(folded_name(path.name))
 
 
 def _read_exactly(path: Path) -> str | None:
