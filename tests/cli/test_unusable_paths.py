@@ -132,3 +132,39 @@ def test_a_folder_of_sessions_that_may_not_be_opened_is_told(locked_folder: Path
     found = find_sessions(program_named("claude-code"), locked_folder, search)
 
     assert (found, describe_search(search)) == ([], [f"not read: {locked_folder}/locked: Permission denied"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["chat", "-p", "hi", "--model", "embedded"],
+        ["config", "model", "embedded", "--project"],
+        ["config", "model", "--unset", "--project"],
+        ["config", "trust", "+."],
+    ],
+)
+def test_a_command_about_a_working_folder_that_was_deleted_says_so(
+    arguments: list[str], tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    done = run(capsys, *arguments)
+
+    assert done == (2, "", "holdfast: the working folder: was deleted; change to another one, such as: cd ~\n")
+    assert sorted(path.name for path in tmp_path.rglob("holdfast.toml")) == []
+
+
+def test_the_home_folder_is_no_project_of_a_working_folder_that_was_deleted(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "holdfast.toml").write_text('model = "openai:gpt-5"\n')
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    assert run(capsys, "config", "model", "--json")[::2] == (0, "")
+    assert run(capsys, "config", "max_steps", "7") == (0, "max_steps = 7, saved in ~/home/holdfast.toml\n", "")

@@ -255,6 +255,7 @@ def end_on_signals(end: Callable[[], object]) -> Generator[list[int]]:
 @asynccontextmanager
 async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -> AsyncGenerator[Chat]:
     """Yield a chat in the conversation that the options name."""
+    settings.paths.check_cwd()
     chat = Chat(settings, screen, folder=Path.cwd())
     if isinstance(screen, JsonScreen):
         chat.session_callback = screen.show_session_event

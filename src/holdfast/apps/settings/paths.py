@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from holdfast.errors import SettingsError
+
 HOME_VARIABLE = "HOLDFAST_HOME"
 SETTINGS_FILE, JSON_SETTINGS_FILE = "holdfast.toml", "config.json"
 MAX_FOLDER_NAME_CHARS = 80
@@ -24,6 +26,13 @@ class ProgramPaths:
     cwd: Path
     project_folder: Path
     """The root of the repository around the working folder, or that folder itself."""
+    is_cwd_deleted: bool = False
+    """Whether the working folder was deleted; `cwd` is then the home folder, which is not taken for a project."""
+
+    def check_cwd(self) -> None:
+        """Raise if the working folder was deleted."""
+        if self.is_cwd_deleted:
+            raise SettingsError("the working folder", "was deleted; change to another one, such as: cd ~")
 
     @property
     def user_file(self) -> Path:
@@ -51,6 +60,8 @@ class ProgramPaths:
 
     def project_files(self, name: str) -> Iterator[Path]:
         """Yield the project's files with that name, the nearest first; skip the user's own file."""
+        if self.is_cwd_deleted:
+            return
         for folder in (self.cwd, *self.cwd.parents):
             path = folder / name
             if folder != self.user_folder and os.path.isfile(path):  # noqa: PTH113 - False if it cannot be checked
@@ -66,14 +77,21 @@ def find_paths(environ: Mapping[str, str] | None = None, cwd: Path | None = None
     and conversations in `~/.holdfast`.
     """
     known = os.environ if environ is None else environ
-    here = (cwd or _working_folder()).absolute()
+    present = cwd or _working_folder()
+    here = (present or home_folder()).absolute()
     home, configured = known.get(HOME_VARIABLE), known.get("XDG_CONFIG_HOME")
     if home:
         user = data = _expand(home)
     else:
         data = home_folder() / ".holdfast"
         user = (_expand(configured) if configured else home_folder() / ".config") / "holdfast"
-    return ProgramPaths(user_folder=user, data_folder=data, cwd=here, project_folder=_repository_root(here))
+    return ProgramPaths(
+        user_folder=user,
+        data_folder=data,
+        cwd=here,
+        project_folder=_repository_root(here),
+        is_cwd_deleted=present is None,
+    )
 
 
 def session_folder_name(session_id: str) -> str:
@@ -99,11 +117,11 @@ def _expand(text: str) -> Path:
         return Path(text).absolute()
 
 
-def _working_folder() -> Path:
+def _working_folder() -> Path | None:
     try:
         return Path.cwd()
     except FileNotFoundError:  # it was deleted
-        return home_folder()
+        return None
 
 
 def _repository_root(folder: Path) -> Path:

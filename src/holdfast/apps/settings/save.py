@@ -33,6 +33,8 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
         raise SettingsError(key, problem)
     if name == "trust" and scope == "project":
         raise SettingsError(key, "cannot be set by a project, because no project can trust itself; use --user")
+    if name == "trust":
+        settings.paths.check_cwd()  # `+.` would be the home folder
     before = _read_settings_text(path)
     table = parse_toml(before, display_path(path))
     present = _value_in_file(table, names, path.parent)
@@ -70,6 +72,7 @@ def settings_file(settings: Settings, scope: SettingsScope) -> Path:
     """Return the file that settings of a scope are saved in."""
     if scope == "user":
         return settings.paths.user_file
+    settings.paths.check_cwd()
     return settings.paths.project_file or settings.paths.project_folder / SETTINGS_FILE
 
 
