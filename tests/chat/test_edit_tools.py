@@ -262,3 +262,47 @@ async def test_a_chat_that_accepts_changes_writes_no_settings_when_nobody_can_be
         "Create holdfast.toml (+1 −0 lines); it may configure Holdfast or hold secrets, so you are asked each time"
     ]
     assert [(tmp_path / name).exists() for name in ("holdfast.toml", "a.py")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"a\nb\nc\r\nd\n", "a\nb", "1\n2", b"1\n2\nc\r\nd\n"),
+        (b"a\nb\nc\r\nd\n", "b\nc\nd", "2\n3\n4", b"a\n2\n3\r\n4\n"),
+        (b"a\nb\nc\r\nd\n", "c\nd", "3\n3.5\n4", b"a\nb\n3\r\n3.5\r\n4\n"),
+        (b"a\nb\nc\r\nd\n", "b", "1\n2", b"a\n1\n2\nc\r\nd\n"),
+        (b"a\nb\nc\r\nd", "d", "1\r\n2", b"a\nb\nc\r\n1\r\n2"),
+        (b"a\nb\nc\r\nd\n", "b\nc\r\n", "x\n", b"a\nx\nd\n"),
+        (b"a\r\nb\r\n", "a", "1\n2", b"1\r\n2\r\nb\r\n"),
+        (b"a\nb\r\na\r\nb\n", "a\nb", "1\n2", b"1\n2\r\n1\r\n2\n"),
+    ],
+)
+async def test_a_file_with_several_kinds_of_line_ends_keeps_them(
+    root: Path, before: bytes, old: str, new: str, after: bytes
+) -> None:
+    (root / "mixed.txt").write_bytes(before)
+    tools = EditTools(FileTools(root), User().ask, is_accepted=True)
+
+    await tools.edit_file("mixed.txt", old, new, replace_all=True)
+
+    assert (root / "mixed.txt").read_bytes() == after
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("bl\u00e5".encode("latin-1"), "is not UTF-8"),
+        (b"\0\1", "is not a text file"),
+        (b"x" * (MAX_FILE_BYTES + 1), "is larger than 10,000,000 bytes"),
+        (None, "is a folder"),
+    ],
+)
+async def test_a_file_that_cannot_be_changed_is_refused_with_the_reason(
+    root: Path, content: bytes | None, reason: str
+) -> None:
+    (root / "odd").mkdir() if content is None else (root / "odd").write_bytes(content)
+    tools = EditTools(FileTools(root), User().ask)
+
+    replies = [await tools.edit_file("odd", "a", "b"), await tools.write_file("odd", "text")]
+
+    assert replies == [f"odd {reason}, and stays as it is"] * 2

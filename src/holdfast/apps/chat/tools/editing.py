@@ -7,10 +7,11 @@ change. A file that was changed after the user agreed is left alone.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, repeat, takewhile
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TypeAlias
@@ -25,6 +26,7 @@ UNCHANGED_FOLDERS = frozenset({".git", ".hg", ".svn"})
 """A file in these can make another program run a command."""
 ALWAYS_ASKED_REASON = "it may configure Holdfast or hold secrets, so you are asked each time"
 CONTEXT_LINES = 3
+_LINE_END = re.compile(r"\r?\n")
 CHANGE_REFUSED = "the user did not allow this change; do without it, or ask what to do instead"
 
 
@@ -70,17 +72,19 @@ class EditTools:
             replace_all: Replace the text wherever it is.
         """
         found = self._resolve(path)
-        before = found if isinstance(found, str) else await asyncio.to_thread(_read_exactly, found)
-        if before is None or isinstance(found, str):
-            return ToolRefusal(before or f"{path} is not a text file; write_file creates one")
-        if "\r\n" in before and "\r\n" not in old_text:
-            old_text, new_text = old_text.replace("\n", "\r\n"), new_text.replace("\n", "\r\n")
-        count = before.count(old_text) if old_text else 0
+        if isinstance(found, str):
+            return found
+        before = await asyncio.to_thread(_read_exactly, found)
+        if before is None:
+            if not found.exists():
+                return ToolRefusal(f"{path} is not a text file; write_file creates one")
+            return ToolRefusal(f"{path} {await asyncio.to_thread(_why_no_text, found)}, and stays as it is")
+        count, after = _replace_text(before, old_text, new_text) if old_text else (0, before)
         if not count:
             return ToolRefusal(f"old_text is not in {path} as it is written there; read the file again")
         if count > 1 and not replace_all:
             return ToolRefusal(f"old_text is in {path} {count:,} times; add lines around it, or set replace_all")
-        return await self._apply(found, before, before.replace(old_text, new_text))
+        return await self._apply(found, before, after)
 
     async def write_file(self, path: str, text: str) -> str:
         """Create a file, or replace all that is in it; the user is asked first.
@@ -94,7 +98,7 @@ class EditTools:
             return found
         before = await asyncio.to_thread(_read_exactly, found)
         if before is None and found.exists():
-            return ToolRefusal(f"{path} is not a text file, and stays as it is")
+            return ToolRefusal(f"{path} {await asyncio.to_thread(_why_no_text, found)}, and stays as it is")
         return await self._apply(found, before, text)
 
     def _resolve(self, path: str) -> Path | ToolRefusal:
@@ -142,6 +146,49 @@ def describe_change(path: str, before: str | None, after: str) -> FileChange:
     signed = ((" ", around[0]), ("-", removed), ("+", added), (" ", around[1]))
     diff = "\n".join(f"{sign}{line}" for sign, lines in signed for line in lines)
     return FileChange(path, len(added), len(removed), diff, is_new=before is None)
+
+
+def _replace_text(text: str, old: str, new: str) -> tuple[int, str]:
+    """Return how often a text is in another one, and that with each of them replaced.
+
+    A model sees no carriage returns, so a line feed in `old` stands for any line end. Each line of `new` gets the end
+    that this line had in the text, or else the end of the line before it.
+    """
+    if "\r" in old or "\r\n" not in text:
+        return text.count(old), text.replace(old, new)
+    ends = _LINE_END.findall(text)
+    parts = text.replace("\r\n", "\n").split(old)
+    new_lines = new.replace("\r\n", "\n").split("\n")
+    used = 0
+    pieces: list[str] = []
+    for number, part in enumerate(parts):
+        if number:
+            after = used + old.count("\n")
+            own = ends[used:after] or ends[used : used + 1] or ends[-1:]
+            pieces.append(_join_lines(new_lines, own))
+            used = after
+        lines = part.split("\n")
+        pieces.append(_join_lines(lines, ends[used : used + len(lines) - 1]))
+        used += len(lines) - 1
+    return len(parts) - 1, "".join(pieces)
+
+
+def _join_lines(lines: Sequence[str], ends: Sequence[str]) -> str:
+    """Return lines with their ends; the last end stands for those that are missing."""
+    following = chain(ends, repeat(ends[-1] if ends else "\n"))
+    return "".join(chain.from_iterable(zip(lines[:-1], following, strict=False))) + lines[-1]
+
+
+def _why_no_text(path: Path) -> str:
+    """Return why `_read_exactly` does not return what is there."""
+    try:
+        if path.is_dir():
+            return "is a folder"
+        if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
+            return f"is larger than {MAX_FILE_BYTES:,} bytes"
+        return "is not a text file" if not path.is_file() or b"\0" in path.read_bytes() else "is not UTF-8"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
 
 
 def _is_secret(path: Path) -> bool:
