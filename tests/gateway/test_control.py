@@ -14,7 +14,7 @@ from holdfast.apps.gateway import control as control_module
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app, stop_live_streams
 from holdfast.apps.gateway.control import DamagedRequestError, _title_of
-from holdfast.errors import StoreUnavailableError, UnknownReferenceError, UnknownSessionError
+from holdfast.errors import StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import SessionInfo
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
@@ -357,6 +357,28 @@ async def test_a_compaction_can_be_seen_made_undone_and_redone(url: str) -> None
     assert (await value(url, "/sessions/s"))["compactions"] == 1
 
 
+@pytest.mark.parametrize("path", ["requests/3", "requests/3/receipt"])
+async def test_a_request_that_is_not_there_is_named_as_a_request(url: str, path: str) -> None:
+    await talk(url, "s", "one", "two")
+
+    seen = await control(url, f"/sessions/s/{path}")
+
+    assert (seen.status, json.loads(seen.body)) == (
+        404, {"error": "there is no request 3; the session has 2 requests"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"nope", b'{"unknown": 1}'])
+async def test_a_change_is_not_undone_by_a_body_that_is_wrong(url: str, body: bytes) -> None:
+    await talk(url, "s", *LONG)
+    await value(url, "/sessions/s/compact", "POST")
+
+    refused = [(await control(url, f"/sessions/s/{verb}", "POST", body)).status for verb in ("undo", "redo")]
+    undone = await value(url, "/sessions/s/undo", "POST", b"{}")
+
+    assert (refused, undone) == ([400, 400], {"undone": True})
+
+
 async def test_a_session_is_pinned_rewound_forked_and_exported(url: str, tmp_path: Path) -> None:
     await talk(url, "s", "one", "two", "three")
 
@@ -485,7 +507,8 @@ async def test_of_many_previews_the_oldest_are_forgotten(url: str, monkeypatch: 
     ]
 
     assert [one.status for one in tried] == [404, 200]
-    assert json.loads(tried[0].body)["error"] == str(UnknownReferenceError(f"preview {previews[0]}"))
+    made_again = "make one: POST …/preview (the last 1 of a session are kept)"
+    assert json.loads(tried[0].body)["error"] == f"there is no preview {previews[0]!r}; {made_again}"
 
 
 async def test_a_quiet_stream_of_events_gets_pings_and_ends_when_the_gateway_stops(
@@ -557,5 +580,5 @@ async def test_a_request_is_refused_whose_bytes_are_unknown_or_no_longer_those_t
 
     assert [(one.status, json.loads(one.body)["error"]) for one in seen] == [
         (500, str(DamagedRequestError(1))),
-        (404, str(UnknownReferenceError("request 1, whose bytes were not recorded"))),
+        (404, "the bytes of request 1 were not recorded; its receipt is there"),
     ]

@@ -35,7 +35,6 @@ from holdfast.errors import (
     HoldfastError,
     MalformedInputError,
     NotInMemoryError,
-    UnknownReferenceError,
     UnknownSessionError,
 )
 from holdfast.session.log.records import inline_blob
@@ -44,6 +43,7 @@ from holdfast.session.maintenance.transfer import export_records
 from holdfast.session.session import Session
 from holdfast.stores.base import SessionInfo, StoredRecord, iter_sessions, session_value_key
 from holdfast.stores.jsonl import export_lines
+from holdfast.text import pluralize
 
 DEFAULT_PAGE, MAX_PAGE = 100, 100_000
 MAX_ID_CHARS = 15
@@ -132,6 +132,15 @@ def _described_choice(choice: GoverningChoice) -> dict[str, object]:
     return {"policy": choice.policy, "compaction": choice.compaction or "auto", "budget": choice.budget}
 
 
+def _unknown_request(number: int, count: int) -> AccessDeniedError:
+    return AccessDeniedError(404, f"there is no request {number}; the session has {pluralize(count, 'request')}")
+
+
+def _check_empty_body(body: bytes) -> None:
+    """Raise for a body that is no JSON object; an operation without options takes none or an empty one."""
+    msgspec.json.decode(body or b"{}", type=schema.EmptyBody)
+
+
 _OPERATIONS: list[tuple[Callable[["_ControlApi", Request, Caller], Awaitable[object]], Operation]] = []
 """The handlers, in the order in which paths are compared: `_SESSION` itself is last, because an id may have slashes."""
 
@@ -207,7 +216,7 @@ class _ControlApi:
         async with self._opened(request, caller) as session:
             events = [event for event in await session.events() if isinstance(event, log.RequestPrepared)]
         if not 1 <= number <= len(events):
-            raise UnknownReferenceError(f"request {number}")
+            raise _unknown_request(number, len(events))
         receipt = asdict(events[number - 1])
         del receipt["body"]  # the request itself has it
         return {"number": number} | receipt
@@ -218,11 +227,12 @@ class _ControlApi:
         number = int(request.path_params["number"])
         async with self._opened(request, caller) as session:
             events = await session.events()
-        if not 1 <= number <= sum(isinstance(event, log.RequestPrepared) for event in events):
-            raise UnknownReferenceError(f"request {number}")
+        count = sum(isinstance(event, log.RequestPrepared) for event in events)
+        if not 1 <= number <= count:
+            raise _unknown_request(number, count)
         body = sent_body(events, number - 1)
         if body is None:
-            raise UnknownReferenceError(f"request {number}, whose bytes were not recorded")
+            raise AccessDeniedError(404, f"the bytes of request {number} were not recorded; its receipt is there")
         if not (body.is_same or body.is_scrubbed):
             raise DamagedRequestError(number)
         headers = {"x-holdfast-sha256": body.sha256, **({"x-holdfast-scrubbed": "1"} if body.is_scrubbed else {})}
@@ -364,7 +374,8 @@ class _ControlApi:
             if asked.preview:
                 approved = opened.previews.pop(asked.preview, None)
                 if approved is None:
-                    raise UnknownReferenceError(f"preview {asked.preview}")
+                    problem = f"there is no preview {asked.preview!r:.80}; make one: POST …/preview"
+                    raise AccessDeniedError(404, f"{problem} (the last {MAX_PREVIEWS} of a session are kept)")
                 done = await opened.session.apply_preview(approved, budget=budget)
             else:
                 done = await opened.session.compact(focus=asked.focus, budget=budget)
@@ -374,12 +385,14 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/undo", schema.UndoneAnswer)
     async def undo(self, request: Request, caller: Caller) -> object:
         """Undo the last change of the context."""
+        _check_empty_body(await request.body())
         async with self._opened(request, caller) as session:
             return {"undone": await session.undo()}
 
     @_serves("POST", f"{_SESSION}/redo", schema.RedoneAnswer)
     async def redo(self, request: Request, caller: Caller) -> object:
         """Redo the change that was undone last."""
+        _check_empty_body(await request.body())
         async with self._opened(request, caller) as session:
             return {"redone": await session.redo()}
 

@@ -29,6 +29,10 @@ class RecallBody(msgspec.Struct, forbid_unknown_fields=True):
     tokens: PositiveInt = DEFAULT_RECALL_TOKENS
 
 
+class EmptyBody(msgspec.Struct, forbid_unknown_fields=True):
+    """An operation without options."""
+
+
 class PreviewBody(msgspec.Struct, forbid_unknown_fields=True):
     """How a compaction would be made; with `draft` a model writes the summary that would be used."""
 
