@@ -44,6 +44,18 @@ def test_messages_of_standard_input_are_imported(
     assert (code, "At four." in shown) == (0, True)
 
 
+def test_an_import_whose_text_was_not_utf8_says_with_its_exit_code_that_text_was_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = '{"role": "user", "content": "bl\u00e5"}'
+    for number, wrong in enumerate([content.encode("latin-1"), content.encode("utf-16") + b"\n"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(wrong)))
+        code, out, said = run(capsys, "import", "-", "--as", f"s{number}", "--store", f"sqlite:///{tmp_path}/store.db")
+
+        assert (code, out) == (1, f"imported s{number}: 1 message, 1 record\n")
+        assert "were replaced, the first at" in said
+
+
 def test_an_export_is_imported_from_standard_input_under_its_own_id(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

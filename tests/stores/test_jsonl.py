@@ -132,6 +132,7 @@ def test_bytes_that_are_not_utf8_are_replaced_with_a_note() -> None:
 
     assert found.conversations[0].messages == [(1, {"role": "user", "content": "a\ufffdb"})]
     assert found.notes == ["bytes that are not UTF-8 were replaced, the first at 27"]
+    assert found.is_text_lost
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,7 @@ def test_a_utf16_file_is_read_with_a_note() -> None:
     found = load_bytes((line + "\n").encode("utf-16"))
 
     assert found.notes == ["it was written in UTF-16"]
+    assert not found.is_text_lost
     assert [loss.reason for loss in found.losses] == ["1 of its messages have no role"]
 
 

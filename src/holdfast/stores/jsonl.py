@@ -80,6 +80,8 @@ class LoadedFile:
     losses: list[UnreadableLine] = field(default_factory=list[UnreadableLine])
     notes: list[str] = field(default_factory=list[str])
     """What was repaired in order to read it."""
+    is_text_lost: bool = False
+    """Whether bytes were replaced, so that what they stood for is lost."""
 
 
 class _Piece(NamedTuple):
@@ -243,15 +245,17 @@ def _members(item: _Item) -> list[_Item]:
 
 
 def _text(content: bytes, found: LoadedFile) -> str:
+    encoding, name = "utf-8", "UTF-8"
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         found.notes.append("it was written in UTF-16")
-        return content.decode("utf-16", "replace")
+        encoding, name = "utf-16", "UTF-16"
     content = content.removeprefix(b"\xef\xbb\xbf")
     try:
-        return content.decode()
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
-        found.notes.append(f"bytes that are not UTF-8 were replaced, the first at {error.start}")
-        return content.decode("utf-8", "replace")
+        found.notes.append(f"bytes that are not {name} were replaced, the first at {error.start}")
+        found.is_text_lost = True
+        return content.decode(encoding, "replace")
 
 
 def _pieces(content: bytes, found: LoadedFile) -> list[_Piece]:

@@ -102,7 +102,7 @@ async def _import_file(args: argparse.Namespace, store: Store) -> int:
     ]
     facts = {"source": found.source, "sessions": list(map(asdict, arrived)), "losses": list(map(asdict, found.losses))}
     print_result(args, "\n".join(lines), {**facts, "notes": found.notes})
-    return int(bool(losses or refused))
+    return int(bool(losses or refused or found.is_text_lost))
 
 
 def describe_search(search: ReadReport) -> list[str]:
