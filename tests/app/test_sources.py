@@ -396,3 +396,29 @@ def test_a_server_takes_its_keys_from_the_environment(settings: Setup) -> None:
     assert server.with_environment({"TOKEN": "secret"}).headers == {"Authorization": "Bearer secret"}
     with pytest.raises(SettingsError, match=r"mcp\.web: needs \$TOKEN, which is not set"):
         server.with_environment({})
+
+
+UPSTREAMS = 'must be a list of texts NAME=URL such as ["openai=http://127.0.0.1:8000/v1"], not '
+POLICIES = 'must be a list of texts NAME=FILE such as ["coding=~/coding.toml"], not '
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("gateway_upstreams = ['x=y']", f"gateway_upstreams: {UPSTREAMS}'x=y'"),
+        ("gateway_upstreams = ['http://h/v1']", f"gateway_upstreams: {UPSTREAMS}'http://h/v1'"),
+        ("gateway_upstreams = ['x=http://h/v1?a=b']", f"gateway_upstreams: {UPSTREAMS}'x=http://h/v1?a=b'"),
+        (
+            "gateway_upstreams = ['x=http://ada:marmalade-7f@h/v1']",
+            "gateway_upstreams: the URL of 'x' has a password; set $X_API_KEY instead",
+        ),
+        ("gateway_policies = ['=rules.toml']", f"gateway_policies: {POLICIES}'=rules.toml'"),
+    ],
+)
+def test_a_wrong_value_of_the_gateway_is_named_by_its_line(home: Path, line: str, problem: str) -> None:
+    (home / "holdfast.toml").write_text(f"max_steps = 7\n{line}\n")
+
+    with pytest.raises(SettingsError) as wrong:
+        load_settings(cwd=home, environ={"HOLDFAST_HOME": str(home)})
+
+    assert str(wrong.value) == f"{home}/holdfast.toml:2: {problem}"

@@ -225,3 +225,10 @@ def test_the_collector_rests_until_the_gateway_listens(tmp_path: Path, monkeypat
 
     assert (code, gc.isenabled()) == (0, True)
     assert seen == [(False, thresholds), (True, COLLECTION_THRESHOLDS)]
+
+
+def test_a_wrong_policy_is_named_by_the_option_that_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["gateway", "--store", "memory://", "--policy", "nope"])
+
+    problem = "'nope' is not known; choose one of: default, co-cli, inkeep, copilot, cowagent"
+    assert (code, capsys.readouterr().err) == (2, f"holdfast: --policy: {problem}\n")

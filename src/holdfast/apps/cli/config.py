@@ -25,7 +25,7 @@ def settings_for(args: argparse.Namespace, *, is_tolerant: bool = False) -> Sett
     """Return the settings for a command line; an argument with the name of a setting overrides that setting."""
     names = [name for one in SETTING_DECLARATIONS.values() for name in one.names]
     flags = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
-    return load_settings(flags=flags, is_tolerant=is_tolerant)
+    return load_settings(flags=flags, is_tolerant=is_tolerant, flag_names=getattr(args, "flag_names", None))
 
 
 async def config_command(args: argparse.Namespace, store: Store) -> int:

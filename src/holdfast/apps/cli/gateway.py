@@ -134,6 +134,7 @@ def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--upstream", action="append", default=[], metavar="NAME=URL", help=upstream)
     policy = f"{', '.join(PRESETS)} (default: the setting `preset`)"
     parser.add_argument("--policy", dest="preset", metavar="NAME", help=policy)
+    parser.set_defaults(flag_names={"preset": "--policy"})
     budget = "the largest request in tokens (default: what the model accepts)"
     parser.add_argument("--budget", metavar="TOKENS", help=budget)
     parser.add_argument("--keys", type=Path, metavar="FILE", help="the keys of clients; then each client needs one")

@@ -24,6 +24,8 @@ from holdfast.apps.settings.values import (
     FolderList,
     FolderPath,
     Fraction,
+    NamedFiles,
+    NamedUrls,
     OptionalText,
     SettingType,
     StoreUrl,
@@ -283,13 +285,13 @@ class DeclaredSettings:
 
     gateway_upstreams: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
-        TextList(),
+        NamedUrls(),
         "Providers of the gateway, NAME=URL with the base URL that the provider's own client would be given",
         default=(),
     )
     gateway_policies: tuple[str, ...] = _setting(
         GATEWAY_GROUP,
-        TextList(),
+        NamedFiles(),
         "Policies that requests may name besides the presets, NAME=FILE; each is based on the preset",
         default=(),
     )

@@ -46,9 +46,11 @@ def load_settings(
     cwd: Path | None = None,
     environ: Mapping[str, str] | None = None,
     is_tolerant: bool = False,
+    flag_names: Mapping[str, str] | None = None,
 ) -> Settings:
     """Return the settings for a working folder, an environment, and flags, which are named like settings.
 
+    `flag_names` has the flag of a setting that is not named like it, such as `--policy` of `preset`.
     Raise the first error. With `is_tolerant`, ignore wrong values instead and list them in `problems`.
     """
     known = os.environ if environ is None else environ
@@ -58,7 +60,7 @@ def load_settings(
         *_read_json_files(where),
         *(_read_toml(where.project_file, "project") if where.project_file else ()),
         *_read_environment(known, where.cwd),
-        *_read_flags(flags or {}, where.cwd),
+        *_read_flags(flags or {}, where.cwd, flag_names or {}),
     ]
     wrong = [one for one in found if isinstance(one, SettingsError)]
     values = [one for one in found if isinstance(one, SettingValue)]
@@ -232,8 +234,8 @@ def _is_set(variable: str, name: str, environ: Mapping[str, str]) -> bool:
     return bool(environ.get(variable)) or (variable in environ and SETTING_DECLARATIONS[name].default == "")
 
 
-def _read_flags(flags: Mapping[str, object], folder: Path) -> Iterator[SourceItem]:
+def _read_flags(flags: Mapping[str, object], folder: Path, names: Mapping[str, str]) -> Iterator[SourceItem]:
     for key, value in flags.items():
         if value is not None:
-            source = SettingSource("command line", f"--{key.replace('_', '-')}")
+            source = SettingSource("command line", names.get(key, f"--{key.replace('_', '-')}"))
             yield _checked(key, str(value) if isinstance(value, Path) else value, source, folder)

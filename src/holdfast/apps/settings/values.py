@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, cast
 
 from holdfast.apps.settings.paths import display_path
 from holdfast.core.schema import is_integer, is_number, short_repr, suggest_similar
+from holdfast.models.http_endpoint import split_http_url
 from holdfast.redaction import redact_text, redact_url
 
 OFF_WORDS = frozenset({"off", "none", "never", "no"})
@@ -179,6 +180,38 @@ class TextList(SettingType):
 
     def render(self, value: object) -> str:
         return redact_text(", ".join(cast("Iterable[str]", value))) or "none"
+
+
+class NamedFiles(TextList):
+    """A list of texts NAME=FILE."""
+
+    expects = 'a list of texts NAME=FILE such as ["coding=~/coding.toml"]'
+
+    def check(self, value: object, folder: Path, /) -> object:
+        words = cast("tuple[str, ...]", super().check(value, folder))
+        for word in words:
+            name, _, named = word.partition("=")
+            if not (name.strip() and named.strip()):
+                raise invalid_value_error(self.expects, word)
+            self.check_named(name.strip(), named.strip())
+        return words
+
+    def check_named(self, name: str, named: str) -> None:
+        """Raise if what has a name is wrong."""
+
+
+class NamedUrls(NamedFiles):
+    """A list of texts NAME=URL."""
+
+    expects = 'a list of texts NAME=URL such as ["openai=http://127.0.0.1:8000/v1"]'
+
+    def check_named(self, name: str, named: str) -> None:
+        """Raise if a URL is no base URL, or has a password."""
+        parts = split_http_url(named)
+        if parts is None or parts.query or parts.fragment:
+            raise invalid_value_error(self.expects, redact_url(f"{name}={named}"))
+        if parts.username or parts.password:
+            raise InvalidValueError(f"the URL of {name!r:.40} has a password; set ${name.upper()}_API_KEY instead")
 
 
 class FilePath(SettingType):
