@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import socket
 import stat
 import sys
@@ -261,7 +262,14 @@ async def test_a_request_through_the_gateway_shows_that_it_answers_records_and_d
         "2 messages were on record, and the request went out as it came; they are deleted again"
     )
     assert sent[0]["messages"] == [{"role": "user", "content": "Say ok."}]
-    assert (code, refused) == (1, 1), "the key of the model is missing here"
+    assert (code, refused) == (0, 1), "only the gateway needs the key of the model"
+    assert about(findings, "model") == [
+        (
+            "warn",
+            "openai:gpt-5 has no key here, and needs none if the gateway has one; "
+            "to use the model without the gateway, set OPENAI_API_KEY",
+        )
+    ]
     assert about(problems, "gateway")[0] == (
         "fail",
         f'{url}/v1/chat/completions answered 401: {{"error": "no key"}}; '
@@ -298,11 +306,13 @@ async def test_a_gateway_that_records_nothing_or_cannot_be_asked_is_told(
 
     assert failed == ["fail: the request was forwarded, and the store is full; check the store of the gateway"]
     assert foreign == ["fail: the answer does not say which session it belongs to; is this a Holdfast gateway?"]
-    assert without == [
-        "warn: the control API was not asked, because there is no token; "
+    named = [re.sub(r"doctor-[0-9a-f]{8}", "doctor-ID", one) for one in without]
+    assert named == [
+        "warn: the control API was not asked, because there is no token, so session doctor-ID stays on record there; "
         "set HOLDFAST_CONTROL_TOKEN, or use the same --store as the gateway"
     ]
     state, said = about(findings, "gateway")[1]
+    assert re.search(r"; session doctor-[0-9a-f]{8} stays on record there; ", said)
     assert (state, said.partition(":")[0], said.rpartition("; ")[2]) == (
         "fail",
         "the control API answered 401",

@@ -76,7 +76,8 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
     """
     del store
     settings = settings_for(args, is_tolerant=True)
-    findings = [*_check_versions(), *_check_settings(settings), *_check_model(settings)]
+    findings = [*_check_versions(), *_check_settings(settings)]
+    findings += _check_model(settings, has_gateway=bool(args.gateway))
     findings += [one async for one in _check_reachable(settings, is_asked=args.ask)]
     findings += [one async for one in _check_mcp_servers(settings)]
     findings += [one async for one in _check_store(settings)]
@@ -138,15 +139,18 @@ def _check_settings(settings: Settings) -> Iterator[DoctorFinding]:
         yield DoctorFinding("warn", "settings", said, f"chmod 600 {display_path(user)}")
 
 
-def _check_model(settings: Settings) -> Iterator[DoctorFinding]:
-    """Yield whether the model can be called, as far as that can be checked without a call."""
+def _check_model(settings: Settings, *, has_gateway: bool) -> Iterator[DoctorFinding]:
+    """Yield whether the model can be called, as far as that can be checked without a call.
+
+    With a gateway, its key needs to be in the environment of the gateway only.
+    """
     model = settings.model
     if is_embedded(model):
         yield from _check_embedded() if model == EMBEDDED else _check_weights_file(model)
     elif model.startswith(("http://", "https://")):
         yield from _check_endpoint(model)
     else:
-        yield from _check_named_model(settings)
+        yield from _check_named_model(settings, has_gateway=has_gateway)
         return
     if configured_model(settings) is None:
         yield _unknown_window(settings)
@@ -163,7 +167,7 @@ def _check_weights_file(model: str) -> Iterator[DoctorFinding]:
         yield DoctorFinding("fail", "model", error.problem, "check the path in the setting `model`")
 
 
-def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
+def _check_named_model(settings: Settings, *, has_gateway: bool) -> Iterator[DoctorFinding]:
     """Yield the problems of a model that is named with its provider, or that there are none."""
     model, is_known = settings.model, configured_model(settings) is not None
     if find_spec("pydantic_ai") is None:
@@ -173,7 +177,10 @@ def _check_named_model(settings: Settings) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             "fail", "model", said, "name a provider and its model, such as openai:gpt-5; see holdfast models"
         )
-    elif variable := missing_key(model, os.environ):
+    elif (variable := missing_key(model, os.environ)) and has_gateway:
+        said = f"{model} has no key here, and needs none if the gateway has one"
+        yield DoctorFinding("warn", "model", said, f"to use the model without the gateway, set {variable}")
+    elif variable:
         yield DoctorFinding("fail", "model", f"{model} needs a key", f"set {variable}")
     elif is_known:
         yield DoctorFinding("ok", "model", model)

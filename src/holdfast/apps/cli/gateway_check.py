@@ -71,22 +71,24 @@ def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
 
 def _check_record(url: str, session: str, body: bytes, settings: Settings) -> Iterator[GatewayFinding]:
     token = os.environ.get("HOLDFAST_CONTROL_TOKEN") or _read(control_token_file(settings))
+    stays = f"session {session} stays on record there"
     if not token:
-        said = "the control API was not asked, because there is no token"
+        said = f"the control API was not asked, because there is no token, so {stays}"
         yield GatewayFinding("warn", said, "set HOLDFAST_CONTROL_TOKEN, or use the same --store as the gateway")
         return
     base, headers = f"{url}/holdfast/v1/sessions/{session}", {"authorization": f"Bearer {token}"}
     listed = _send(f"{base}/messages", None, headers)
     if listed.status != 200:  # noqa: PLR2004 - as above
         remedy = "set HOLDFAST_CONTROL_TOKEN to the token of that gateway"
-        yield GatewayFinding("fail", f"the control API answered {listed.status}: {listed.quoted}", remedy)
+        said = f"the control API answered {listed.status}: {listed.quoted}; {stays}"
+        yield GatewayFinding("fail", said, remedy)
         return
     count = len(json.loads(listed.body)["messages"])
     is_same = _send(f"{base}/requests/1", None, headers).body == body
-    deleted = _send(base, None, headers, "DELETE")
+    is_deleted = b"true" in _send(base, None, headers, "DELETE").body
     proof = "the request went out as it came" if is_same else "the bytes of the request differ"
-    said = f"{count} messages were on record, and {proof}; they are deleted again"
-    yield GatewayFinding("ok" if count and is_same and b"true" in deleted.body else "fail", said)
+    said = f"{count} messages were on record, and {proof}; {'they are deleted again' if is_deleted else stays}"
+    yield GatewayFinding("ok" if count and is_same and is_deleted else "fail", said)
 
 
 def _remedy(status: int, settings: Settings) -> str:
