@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from hypothesis import assume, given, settings
@@ -608,3 +609,11 @@ async def test_messages_of_which_only_the_text_is_sent_and_the_lines_of_a_summar
 
     assert [row["sent"]["kind"] for row in rows] == ["compacted", "compacted", "text_only", "text_only", "same"]
     assert rows[0]["sent"]["lines"] == [f"Line {number} of a summary [#0]." for number in range(6)]
+
+
+@pytest.mark.parametrize(("session", "slug"), [(".", "~2E"), ("..", "~2E~2E"), ("...", "..."), (".a", ".a")])
+def test_the_address_of_a_session_is_one_that_a_browser_does_not_shorten(session: str, slug: str) -> None:
+    address = f"http://h/s/{session_slug(session)}/requests/1"
+
+    assert urljoin(address, address) == urljoin("http://h/", f"/s/{slug}/requests/1") == address
+    assert session_of_slug(session_slug(session)) == session

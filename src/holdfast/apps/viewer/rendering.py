@@ -97,6 +97,8 @@ def visible_text(value: object) -> object:
 
 def session_slug(session: str) -> str:
     """Return a session id as one segment of a path."""
+    if session in {".", ".."}:  # a browser takes these segments out of a path
+        return session.replace(".", "~2E")
     return quote(session.replace("~", "~7E"), safe="~").replace("%", "~")
 
 
