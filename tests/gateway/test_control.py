@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jsonschema
 import pytest
@@ -355,6 +356,26 @@ async def test_a_compaction_can_be_seen_made_undone_and_redone(url: str) -> None
     assert (undone, redone, again) == ({"undone": True}, {"redone": True}, {"redone": False})
     assert receipt["kind"] == "session.compaction_complete"
     assert (await value(url, "/sessions/s"))["compactions"] == 1
+
+
+async def test_a_session_beyond_ascii_is_found_by_its_name_and_by_the_id_it_was_stored_with(
+    upstream: FaultyUpstream,
+) -> None:
+    store, access = MemoryStore(), Access(control_token=TOKEN)
+    for session_id in ("b\u00e5t", "s%C3%B8"):  # of the library, and of an earlier version of the gateway
+        async with Session.open(session_id, store=store, model="gpt-5") as session:
+            await session.record([user_message("ahoy")], format="openai-chat")
+    async with running_gateway(upstream.url, access=access, store=store) as url:
+        for name in ("b%C3%A5t", "s%C3%B8", "ny%2F%C3%A5"):
+            await talk(url, name, "ahoy", "again")
+        listed = {one["id"] for one in (await value(url, "/sessions"))["sessions"]}
+        lengths = [
+            len((await value(url, f"/sessions/{quote(one, safe='')}/messages"))["messages"])
+            for one in ("b\u00e5t", "s\u00f8", "s%C3%B8", "ny/\u00e5", "ny%2F\u00e5")
+        ]
+
+    assert listed == {"b\u00e5t", "s%C3%B8", "ny%2F\u00e5"}
+    assert len(set(lengths)) == 1
 
 
 @pytest.mark.parametrize("path", ["requests/3", "requests/3/receipt"])

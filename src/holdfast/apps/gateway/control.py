@@ -25,7 +25,7 @@ from holdfast.apps.gateway.control_schema import Operation
 from holdfast.apps.gateway.provider_apis import STREAM_TYPE
 from holdfast.apps.gateway.recording.client_body import write_json
 from holdfast.apps.gateway.recording.governing import GoverningChoice
-from holdfast.apps.gateway.recording.identity import session_id_for
+from holdfast.apps.gateway.recording.identity import encoded_session_id, session_id_for
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.apps.serving import AccessDeniedError, error_status, page_cursor, query_number
 from holdfast.core.history import events as log
@@ -448,10 +448,13 @@ class _ControlApi:
     async def _known(self, request: Request, caller: Caller) -> str:
         """Return the id of a session that exists and that this caller may see."""
         name = request.path_params["id"]
-        session_id = session_id_for(caller.namespace, name) if caller.namespace else name
-        if not await self._recorder.store.length(session_id):
-            raise UnknownSessionError(name)
-        return session_id
+        namespace = caller.namespace
+        # The id as it is listed, the client's own name, and that as it was encoded before.
+        listed = f"{session_id_for(namespace, '')}{name}"
+        for session_id in dict.fromkeys([listed, session_id_for(namespace, name), encoded_session_id(namespace, name)]):
+            if await self._recorder.store.length(session_id):
+                return session_id
+        raise UnknownSessionError(name)
 
     @asynccontextmanager
     async def _opened(self, request: Request, caller: Caller) -> AsyncGenerator[Session]:

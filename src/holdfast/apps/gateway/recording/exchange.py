@@ -17,7 +17,7 @@ from holdfast.apps.gateway.recording.governing import (
     thinking_that_drops_blocks,
     with_members,
 )
-from holdfast.apps.gateway.recording.identity import Signals, chain_start, read_signals
+from holdfast.apps.gateway.recording.identity import Signals, chain_start, header_of_session, read_signals
 from holdfast.apps.gateway.recording.open_sessions import OpenSession, OpenSessions
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess
 from holdfast.core.history.events import Usage
@@ -138,7 +138,7 @@ class Exchange:
     def record_with(self, sink: AnswerSink, sessions: OpenSessions) -> "Exchange":
         """Say where the answer goes: its session is held open until then."""
         self._sink, self._sessions, self.session_id = sink, sessions, sink.opened.id
-        self.headers["x-holdfast-session"] = self.session_id
+        self.headers["x-holdfast-session"] = header_of_session(self.session_id)
         sink.opened.users += 1
         return self
 

@@ -20,6 +20,7 @@ from holdfast.apps.gateway.recording.identity import (
     UNNAMED_PREFIX,
     Chain,
     Newest,
+    encoded_session_id,
     is_prompt,
     is_unnamed_session,
     name_outside_body,
@@ -134,6 +135,8 @@ class ConversationFinder:
         """Return the last body of the conversation that a request names, if it does so outside of its own body."""
         name = name_outside_body(request.session_in_path, request.headers)
         opened = self._sessions.get(session_id_for(request.namespace, name)) if name else None
+        if name and opened is None and not name.isascii():
+            opened = self._sessions.get(encoded_session_id(request.namespace, name))
         agent_list = opened.agent_lists.get(MAIN_AGENT) if opened else None
         return agent_list.last_body if agent_list else None
 
@@ -145,7 +148,7 @@ class ConversationFinder:
         """Return where a request belongs, and leave its session to `held`."""
         request, signals = reading.request, reading.signals
         if request.path.partition("?")[0].endswith(TOKEN_COUNT_PATHS):
-            session_id = session_id_for(request.namespace, signals.name) if signals.name else ""
+            session_id = await self._named_id(request.namespace, signals.name) if signals.name else ""
             is_known = session_id and (self._sessions.get(session_id) or await self._sessions.store.length(session_id))
             if not is_known:
                 return None
@@ -156,10 +159,10 @@ class ConversationFinder:
                 named = replace(reading, signals=replace(signals, agent=agent))
                 return Place(named, await held.open_locked(session_id))
         if signals.name:
-            session_id = session_id_for(request.namespace, signals.name)
+            session_id = await self._named_id(request.namespace, signals.name)
             session_id = self._agent_sessions.get(session_id, session_id)
             if signals.agent:
-                self._agent_sessions[session_id_for(request.namespace, signals.agent)] = session_id
+                self._agent_sessions[await self._named_id(request.namespace, signals.agent)] = session_id
             opened = await held.open(session_id)
             if not (opened.session.history.format or request.wire).startswith(request.wire):
                 # The client went on with another provider.
@@ -171,6 +174,14 @@ class ConversationFinder:
             session_id = found[1][-1] if found else self._new_id(request)
             return Place(reading, await held.open_locked(session_id), is_continuation=True)
         return await self._unnamed_place(reading, held)
+
+    async def _named_id(self, namespace: str, name: str) -> str:
+        """Return the id of the session with a name; one that has an encoded id from before keeps it."""
+        session_id = session_id_for(namespace, name)
+        if name.isascii() or self._sessions.get(session_id) or await self._sessions.store.length(session_id):
+            return session_id
+        encoded = encoded_session_id(namespace, name)
+        return encoded if await self._sessions.store.length(encoded) else session_id
 
     async def _named_place(self, reading: ReadRequest, opened: OpenSession) -> Place:
         if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
@@ -228,7 +239,7 @@ class ConversationFinder:
         """
         name, session_ids = reading.signals.name, [caller_id]
         if name:
-            session_ids.append(session_id_for(reading.request.namespace, name))
+            session_ids.append(await self._named_id(reading.request.namespace, name))
         elif found := await self._sessions.index.sessions_with(self._read_near(reading).chain.answer_hashes()):
             session_ids += found[1]
         for session_id in dict.fromkeys(session_ids):

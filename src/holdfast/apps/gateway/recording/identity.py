@@ -19,7 +19,7 @@ from dataclasses import field
 from functools import lru_cache
 from itertools import groupby
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -51,6 +51,7 @@ UNNAMED_PREFIX = "conversation-"
 MAX_CLIENT_NAME_CHARS = 200
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.~-]*")
 """A name that stays as it is in the id of a session."""
+ASCII_PRINTABLE = "".join(map(chr, range(32, 127)))
 MAX_INDEXED_ANSWERS = 8_192
 MAX_RECENT = 256
 """How many of the last conversations are kept in mind, with what they may be recognized by."""
@@ -135,34 +136,71 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
 
 
 def name_outside_body(path_name: str | None, headers: Mapping[str, str]) -> str | None:
-    """Return the name of a conversation that the path or a header has."""
-    return path_name or _first(headers, SESSION_HEADERS) or _other_session_header(headers)
+    """Return the name of a conversation that the path or a header has.
+
+    Our own header is decoded as the path is, so that both name the same session.
+    """
+    own = _first(headers, SESSION_HEADERS[:1])
+    return path_name or (unquote(own) if own else _first(headers, SESSION_HEADERS) or _other_session_header(headers))
 
 
 def session_id_for(namespace: str, name: str) -> str:
     """Return the id of a session in the store; ids of two namespaces never meet, because names have no slash.
 
+    It is the name, with percent codes for a slash, a percent sign, and what cannot be shown or quoted in one line.
     Without a name it is how all ids of the namespace begin.
     """
-    own = name if _PLAIN_NAME.fullmatch(name) else quote(name, safe=" !#$&'()*+,:;=?@[]~", errors="replace")
+    if _PLAIN_NAME.fullmatch(name):
+        return _in_namespace(namespace, name)
+    return _in_namespace(namespace, "".join(one if is_kept else _encoded(one) for one, is_kept in _characters(name)))
+
+
+def encoded_session_id(namespace: str, name: str) -> str:
+    """Return the id that an earlier version gave a session: letters beyond ASCII had percent codes, too."""
+    return _in_namespace(namespace, _encoded(name))
+
+
+def header_of_session(session_id: str) -> str:
+    """Return a session id as the value of a header, which our own header and the path take."""
+    return session_id if session_id.isascii() else quote(session_id, safe=ASCII_PRINTABLE)
+
+
+def _in_namespace(namespace: str, own: str) -> str:
     if len(own) > MAX_CLIENT_NAME_CHARS:
         own = f"{own[: MAX_CLIENT_NAME_CHARS // 2]}~{hashlib.sha256(own.encode()).hexdigest()[:32]}"
     return f"{quote(namespace, safe='')}/{own}" if namespace else own
+
+
+def _encoded(name: str) -> str:
+    return quote(name, safe=" !#$&'()*+,:;=?@[]~", errors="replace")
+
+
+def _characters(name: str) -> Iterable[tuple[str, bool]]:
+    """Return each character, and whether it stays as it is although it is not ASCII."""
+    return ((one, not one.isascii() and one.isprintable()) for one in name)
 
 
 def is_unnamed_session(session_id: str, namespace: str, cache_key: str | None) -> bool:
     """Return whether a session is one of those without a name, or with that key, if the client sends one."""
     if cache_key is None:
         return session_id.startswith(session_id_for(namespace, UNNAMED_PREFIX))
-    first = session_id_for(namespace, cache_key)
-    return session_id == first or session_id.startswith(f"{first}.")
+    either = (session_id_for(namespace, cache_key), encoded_session_id(namespace, cache_key))
+    return session_id in either or session_id.startswith(tuple(f"{first}." for first in either))
 
 
 def _first(headers: Mapping[str, str], names: Iterable[str]) -> str | None:
     for name in names:
         if name in headers and (value := headers[name].strip()):
-            return value
+            return _as_utf8(value)
     return None
+
+
+def _as_utf8(value: str) -> str:
+    """Return the value of a header, which was decoded as Latin-1, as UTF-8 if it is that."""
+    try:
+        return value if value.isascii() else value.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return value
 
 
 def _other_session_header(headers: Mapping[str, str]) -> str | None:
