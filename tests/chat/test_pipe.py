@@ -220,3 +220,18 @@ def test_a_wrong_value_of_a_variable_ends_the_program(served: Served, env: dict[
 
     assert (code, served.prompts) == (2, [])
     assert problem.startswith("holdfast: $HOLDFAST_TOOLS: 'reed' is not known")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no device that is always full")
+@pytest.mark.parametrize("arguments", [["-p"], ["-p", "--json"]])
+def test_a_full_disk_below_the_answer_is_no_failure_of_the_model(
+    served: Served, env: dict[str, str], folder: Path, arguments: list[str]
+) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [HOLDFAST, "chat", "--model", served.model, *arguments, "hi"],
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=env, cwd=folder, text=True, check=False,
+        )  # fmt: skip
+
+    problem = "holdfast: standard output: No space left on device; what it has got is not whole\n"
+    assert (done.returncode, done.stderr) == (2, problem)

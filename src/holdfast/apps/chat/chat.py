@@ -30,6 +30,7 @@ from holdfast.apps.chat.events import (
     ChatEvent,
     ChatNotice,
     ConversationCompacted,
+    LostOutputError,
     NoticeLevel,
     Screen,
     TextDelta,
@@ -543,6 +544,8 @@ class Chat:
             outcome = await self._answer(prompt)
         except asyncio.CancelledError:
             outcome = self._show_interrupted()
+        except LostOutputError:
+            raise
         except Exception as error:  # noqa: BLE001 - the conversation continues, whatever a provider's library raises
             outcome = self._show_failed(error)
         finally:

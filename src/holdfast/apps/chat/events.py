@@ -155,6 +155,10 @@ ChatEvent: TypeAlias = (
 )
 
 
+class LostOutputError(OSError):
+    """Raised by a screen that cannot write its output, such as to a full disk. It ends the program."""
+
+
 class Screen(Protocol):
     """Shows a conversation and asks the user questions."""
 

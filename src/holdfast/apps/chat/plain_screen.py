@@ -14,7 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import cast
 
@@ -27,6 +27,7 @@ from holdfast.apps.chat.events import (
     Consent,
     ConversationCompacted,
     ConversationOpened,
+    LostOutputError,
     TextDelta,
     ThinkingDelta,
     ToolCallFinished,
@@ -87,6 +88,17 @@ def align_columns(table: CommandTable) -> str:
 
 def _describe(event: ChangeProposed | ConversationCompacted) -> str:
     return f"--- {event}" if isinstance(event, ConversationCompacted) else clip_diff(event.diff)
+
+
+@contextmanager
+def _report_lost_output() -> Generator[None]:
+    """Write to a pipe or a file; its errors end the program, and are not taken for those of a turn."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader has enough
+        raise
+    except OSError as error:
+        raise LostOutputError(error.errno, error.strerror) from error
 
 
 class TypedLines:
@@ -218,7 +230,7 @@ class PlainScreen:
 
     def _output(self) -> AbstractContextManager[None]:
         """Return the context to write in; an error of a pipe or a file ends the program."""
-        return nullcontext() if self._lines is None else survive_closed_terminal()
+        return _report_lost_output() if self._lines is None else survive_closed_terminal()
 
 
 CHAT_EVENT_NAMES = {
@@ -262,5 +274,6 @@ class JsonScreen(PlainScreen):
 
     @staticmethod
     def _write_json(value: dict[str, object]) -> None:
-        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        with _report_lost_output():
+            sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
