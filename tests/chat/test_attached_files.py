@@ -121,6 +121,8 @@ async def test_a_file_that_is_no_model_is_named(tmp_path: Path, name: str, probl
         ('see @"b c.txt"', ["b c.txt"]),
         ("@a.txt @a.txt @missing", ["a.txt"]),
         ("me@a.txt and a.txt", []),
+        ("see @b\\ c.txt, please", ["b c.txt"]),
+        ("see @a.txt\\ c", ["a.txt"]),
         ("@", []),
     ],
 )
@@ -147,6 +149,8 @@ def test_a_file_that_is_dropped_on_the_terminal_is_recognized_as_an_image(tmp_pa
         ('compare @"no such.md" and @src/gone.py!', ["@no such.md", "@src/gone.py"]),
         ("ask @alice about @src/ and a@b.com", []),
         ("why?\n@app.route\ndef f(): ...", []),
+        ("look at @pipe, @src and @nobody.", ["@pipe (a pipe or a device)"]),
+        ("look at @no\\ such.png", ["@no such.png"]),
     ],
 )
 def test_a_prompt_that_names_a_file_which_is_not_there_is_told_so(
@@ -154,6 +158,7 @@ def test_a_prompt_that_names_a_file_which_is_not_there_is_told_so(
 ) -> None:
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "src").mkdir()
+    os.mkfifo(tmp_path / "pipe")
 
     assert missing_files(prompt, tmp_path) == missing
 

@@ -24,7 +24,8 @@ MAX_INLINE_SHARE = 0.25
 """A text that takes a larger share of the budget becomes an attachment."""
 CLIPBOARD_SECONDS = 5
 MAX_PATH_CHARS = 4_000
-_MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]{1,1000})\"|(\S{1,1000}))")
+_MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]{1,1000})\"|((?:\\ |\S){1,1000}))")
+_ESCAPED = re.compile(r"\\(.)")
 _TRAILING = ".,;:!?)]}'\""
 
 
@@ -57,8 +58,7 @@ def mentioned_files(prompt: str, folder: Path) -> list[str]:
     """Return the paths that a prompt names as `@path` and that are files, each once."""
     found: dict[str, None] = {}
     for mention in _MENTION.finditer(prompt):
-        words = [mention[1]] if mention[1] else [mention[2], mention[2].rstrip(_TRAILING)]
-        path = next((word for word in words if word and is_file(folder, word)), None)
+        path = next((word for word in _possible_paths(mention) if is_file(folder, word)), None)
         if path is not None:
             found[path] = None
     return list(found)
@@ -71,9 +71,35 @@ def missing_files(prompt: str, folder: Path) -> list[str]:
     """
     if "\n" in prompt.strip():
         return []
-    words = [(mention[1] or mention[2]).rstrip(_TRAILING) for mention in _MENTION.finditer(prompt)]
-    paths = [word for word in words if "/" in word or "." in word]
-    return list(dict.fromkeys(f"@{path}" for path in paths if not (is_file(folder, path) or is_folder(folder, path))))
+    missing: dict[str, None] = {}
+    for mention in _MENTION.finditer(prompt):
+        paths = _possible_paths(mention)
+        if not paths or any(is_file(folder, path) or is_folder(folder, path) for path in paths):
+            continue
+        there = next((path for path in paths if _exists(folder, path)), None)
+        if there is not None:
+            missing[f"@{there} (a pipe or a device)"] = None
+        elif "/" in paths[-1] or "." in paths[-1]:
+            missing[f"@{paths[-1]}"] = None
+    return list(missing)
+
+
+def _possible_paths(mention: re.Match[str]) -> list[str]:
+    """Return what a mention may name: the words as they are, without the end of a sentence, or without backslashes."""
+    if mention[1]:
+        return [mention[1]]
+    word, unescaped = mention[2], _ESCAPED.sub(r"\1", mention[2])
+    # A space in a name is escaped as in a shell; without such a file it ends the name.
+    first = word.partition("\\ ")[0] if "\\ " in word else word
+    found = [first, first.rstrip(_TRAILING), unescaped, unescaped.rstrip(_TRAILING)]
+    return [path for path in dict.fromkeys(found) if path]
+
+
+def _exists(folder: Path, path: str) -> bool:
+    try:
+        return (folder / Path(path).expanduser()).exists()
+    except (OSError, ValueError, RuntimeError):
+        return False
 
 
 def is_folder(folder: Path, path: str) -> bool:
