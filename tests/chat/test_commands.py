@@ -600,6 +600,16 @@ async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> 
     assert "/sessions lists them" in await reply_to(chat, screen, "/resume nothing")
 
 
+async def test_a_fork_has_the_title_of_its_original(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    await add_turns(chat, 1)
+    await reply_to(chat, screen, "/title The boats")
+
+    await reply_to(chat, screen, "/fork")
+
+    assert [info.name for info in await chat.store.sessions(limit=5)] == ["The boats", "The boats"]
+
+
 @pytest.mark.seed("A-44")
 async def test_new_begins_another_conversation_and_sessions_lists_them(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)
@@ -744,6 +754,10 @@ async def test_export_writes_markdown_or_a_log_and_overwrites_nothing(tmp_path: 
     assert await reply_to(chat, screen, f"/export {tmp_path}/talk.jsonl") == f"wrote {tmp_path}/talk.jsonl"
     assert "holdfast.export" in (tmp_path / "talk.jsonl").read_text().splitlines()[0]
     assert (await reply_to(chat, screen, "/export")).startswith("**user**")
+    assert await reply_to(chat, screen, f"/export {tmp_path}/talk.pdf") == (
+        "/export: writes FILE.md, FILE.txt or FILE.jsonl, not '.pdf'"
+    )
+    assert not (tmp_path / "talk.pdf").exists()
 
 
 async def test_quit_leaves(tmp_path: Path) -> None:

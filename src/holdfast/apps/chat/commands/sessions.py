@@ -19,6 +19,7 @@ from holdfast.errors import SettingsError, UnknownSessionError
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS, Checkpoints
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import export_records
+from holdfast.stores.base import iter_sessions
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
 from holdfast.text import pluralize
@@ -29,6 +30,7 @@ NO_MESSAGES = "there are no messages yet"
 MAX_RESULT_CHARS = 600
 MAX_LISTED_SESSIONS = 20
 MAX_SNIPPET_CHARS = 60
+EXPORT_SUFFIXES = frozenset({".md", ".markdown", ".txt", ".jsonl", ""})
 AGE_UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000))
 
 
@@ -146,6 +148,9 @@ async def fork(chat: Chat, number: str) -> None:
         raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
     old = chat.session.id
     copy = await chat.session.fork(at=position)
+    titles = [info.name async for info in iter_sessions(chat.store, old) if info.id == old]
+    if titles and titles[0]:
+        await copy.rename(titles[0])
     await copy.close()
     await chat.open_conversation(copy.id)
     chat.notify(f"now in {copy.id}; /resume {old} returns to the original")
@@ -191,12 +196,12 @@ async def export(chat: Chat, file: str) -> None:
 
     FILE.md is for people, FILE.jsonl for `holdfast import`.
     """
+    path = _new_file(file) if file else None
     text = render_transcript(await chat.session.events())
-    if not file:
+    if path is None:
         chat.screen.show(CommandReply(text))
         return
-    path = _new_file(file)
-    if path.suffix == ".jsonl":
+    if path.suffix.lower() == ".jsonl":
         records = [record async for record in export_records(chat.store, chat.session.id)]
         write_private_lines(path, export_lines(chat.session.id, "", records))
     else:
@@ -212,6 +217,9 @@ def _new_file(file: str) -> Path:
         raise SettingsError(
             "/export", f"cannot write {file!r:.200}: {getattr(error, 'strerror', None) or error}"
         ) from error
+    if path.suffix.lower() not in EXPORT_SUFFIXES:
+        problem = f"writes FILE.md, FILE.txt or FILE.jsonl, not {path.suffix!r:.60}"
+        raise SettingsError("/export", problem)
     if is_taken:
         raise SettingsError("/export", f"{path} already exists; choose another name")
     return path
