@@ -57,10 +57,12 @@ def test_words_are_found_with_where_they_stand(capsys: Captured) -> None:
 
 def test_what_cannot_be_is_refused_with_what_would_do(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     yesterday = run(capsys, "memory", "yesterday")
+    no_day = run(capsys, "memory", "2026-13-45")
     both = run(capsys, "memory", "2026-11-14", "2026-11-15")
     monkeypatch.setenv("HOLDFAST_MEMORY", "off")
     off = run(capsys, "memory")
 
+    assert no_day == (2, "", "holdfast: day: '2026-13-45' is no day; write it as YYYY-MM-DD\n")
     assert yesterday == (2, "", "holdfast: day: 'yesterday' is no day; write it as YYYY-MM-DD\n")
     assert both == (2, "", "holdfast: memory: takes a day as YYYY-MM-DD, or `search` and a text\n")
     assert off == (

@@ -7,6 +7,7 @@ a conversation or starting another changes nothing here.
 import asyncio
 import collections
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,7 +61,7 @@ class DailyMemory:
 
     async def read_day(self, day: str) -> str:
         """Return the notes of a day, named as YYYY-MM-DD; empty if there are none."""
-        if not _DAY.fullmatch(day):
+        if not _is_day(day):
             raise MalformedInputError("day", f"{day!r:.60} is no day; write it as YYYY-MM-DD")
         return await asyncio.to_thread(read_text, self.folder / f"{day}.md")
 
@@ -109,3 +110,11 @@ class DailyMemory:
 
 def _section_text(section: DailySection) -> str:
     return f"{section.title}\n{section.text}"
+
+
+def _is_day(text: str) -> bool:
+    """Return whether a text is a day of the calendar as YYYY-MM-DD."""
+    try:
+        return bool(_DAY.fullmatch(text)) and bool(date.fromisoformat(text))
+    except ValueError:
+        return False
