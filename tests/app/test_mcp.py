@@ -146,6 +146,32 @@ async def test_whoever_asks_to_skip_less_than_nothing_gets_the_beginning(store: 
     assert await reader.call("show", {"skip": -5}) == await reader.call("show", {})
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "answer"),
+    [
+        ("sessions", {"prefx": "8f"}, "'prefx' is not an argument of sessions; there are: prefix, limit"),
+        ("show", {"conversation": "8f3a", "last": 3},
+         "'last' is not an argument of show; there are: conversation, at, skip"),
+        ("memory_search", {"words": "x"},
+         "'words' is not an argument of memory_search; there are: query, day, skip, max_tokens"),
+    ],
+)  # fmt: skip
+async def test_an_argument_that_no_tool_has_is_refused(
+    store: Store, tool: str, arguments: dict[str, object], answer: str
+) -> None:
+    assert await ConversationReader(store).call(tool, arguments) == (answer, True)
+
+
+async def test_recall_takes_its_other_names_and_no_unknown_ones(store: Store) -> None:
+    reader = ConversationReader(store, default_session="8f3a")
+
+    known = await reader.call("recall", {"q": "KESTREL"})
+    unknown, is_error = await reader.call("recall", {"query": "KESTREL", "colour": "red"})
+
+    assert known == await reader.call("recall", {"query": "KESTREL"})
+    assert (unknown.partition(";")[0], is_error) == ("'colour' is not an argument of recall", True)
+
+
 async def test_memory_is_searched_where_there_is_one(store: Store, tmp_path: Path) -> None:
     off, _ = await ConversationReader(store).call("memory_search", {"query": "boats"})
     on, _ = await ConversationReader(store, memory=DailyMemory(tmp_path / "memory")).call(

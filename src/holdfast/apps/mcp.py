@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from holdfast import __version__
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.shorten import RECALL_TOOL
-from holdfast.core.recall.query import RECALL_PARAMETERS
+from holdfast.core.recall.query import ARGUMENT_ALIASES, RECALL_PARAMETERS
 from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import HoldfastError, SettingsError, UnknownSessionError, imports_of_extra
 from holdfast.session.maintenance.verify import rebuilt_requests
@@ -74,6 +74,8 @@ MORE_SESSIONS_TEXT = "[There are older ones. List those whose ids begin alike wi
 NO_MEMORY_TEXT = (
     "There is no memory: it is off. The user can choose a folder: holdfast config memory ~/.holdfast/memory"
 )
+RECALL_ALSO = frozenset({*ARGUMENT_ALIASES, *ARGUMENT_ALIASES.values(), "lines", "chars"})
+"""Arguments of recall that are accepted and not described."""
 ToolAnswer = Callable[[Mapping[str, object]], Awaitable[str]]
 
 
@@ -141,6 +143,10 @@ class ConversationReader:
         answer = self._answers.get(name)
         if answer is None:
             return f"There is no tool {name!r:.60}; there are: {', '.join(self._answers)}", True
+        known = cast("Mapping[str, object]", TOOL_SCHEMAS[name][1]["properties"])
+        also = RECALL_ALSO if name == RECALL_TOOL else frozenset[str]()
+        if unknown := sorted(argument for argument in arguments if argument not in {*known, *also}):
+            return f"{unknown[0]!r:.60} is not an argument of {name}; there are: {', '.join(known)}", True
         try:
             return await answer(arguments), False
         except HoldfastError as error:
