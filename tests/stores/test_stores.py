@@ -171,6 +171,19 @@ def test_every_character_of_a_sqlite_url_belongs_to_the_file_name(tmp_path: Path
     assert (relative.path, absolute.path) == (Path(name), tmp_path / name)
 
 
+def test_a_query_of_a_sqlite_url_makes_no_file(tmp_path: Path) -> None:
+    (tmp_path / "b.db?mode=ro").touch()
+
+    opened = [open_store(f"sqlite:///{tmp_path}/{name}") for name in ("b.db?mode=ro", "a.db%3Fmode=ro")]
+    with pytest.raises(SettingsError) as wrong:
+        open_store(f"sqlite:///{tmp_path}/a.db?mode=ro")
+
+    assert [one.path.name for one in opened if isinstance(one, SqliteStore)] == ["b.db?mode=ro", "a.db?mode=ro"]
+    assert str(wrong.value) == (
+        "store: ?mode=ro would be a part of the file's name; leave it out, or write %3F for the question mark"
+    )
+
+
 def test_a_sqlite_url_that_others_use_for_memory_makes_no_file() -> None:
     with pytest.raises(SettingsError, match="store: sqlite:///:memory: would be a file; memory:// keeps"):
         open_store("sqlite:///:memory:")

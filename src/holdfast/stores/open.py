@@ -41,13 +41,20 @@ def open_store(url: str | Store) -> Store:
 
 
 def _sqlite_path(url: str) -> "Path":
-    """Return the file of a SQLite URL; it has neither a query nor a fragment, so `?` and `#` belong to its name."""
+    """Return the file of a SQLite URL; it has neither a query nor a fragment, so `?` and `#` belong to its name.
+
+    What looks like a query of SQLite would make a file that nobody meant.
+    """
     from pathlib import Path  # noqa: PLC0415 - as above
     from urllib.parse import unquote  # noqa: PLC0415 - as above
 
     path = unquote(url.partition("://")[2].removeprefix("/"))
     if not path or "\0" in path:
         raise SettingsError("store", "sqlite:/// needs the path of a file, such as sqlite:///chats.db")
+    query = url.partition("?")[2]
+    if query.partition("=")[0].isidentifier() and "=" in query and not os.path.lexists(os.path.expanduser(path)):  # noqa: PTH111
+        problem = f"?{query:.80} would be a part of the file's name; leave it out, or write %3F for the question mark"
+        raise SettingsError("store", problem)
     if path == ":memory:":
         raise SettingsError("store", "sqlite:///:memory: would be a file; memory:// keeps everything in memory")
     try:
