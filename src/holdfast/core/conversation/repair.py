@@ -533,7 +533,8 @@ def without_lost_reasoning(
         native = message.native or {}
         if position is not None and message.role == "assistant" and native.get("id") is not None:
             needed = _reasoning_before(position, message_before, reasons)
-            if needed not in {None, *sent} and native.get("type", "message") in batching.reasoned_types:
+            is_lost = needed is not None and needed not in sent
+            if is_lost and native.get("type", "message") in batching.reasoned_types:
                 kept.append(entry.with_message(message.without_item_id(LOST_REASONING_NOTE)))
                 repairs.append(Repair(position, LOST_REASONING_NOTE))
                 continue
