@@ -170,7 +170,7 @@ def test_renaming_a_call_keeps_a_content_that_was_null_or_empty() -> None:
         native = {
             "role": "assistant",
             "content": content,
-            "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}],
+            "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
         }
         message = CHAT.decode(native, 0)
         parts = tuple(part.with_id("b") if isinstance(part, ToolCall) else part for part in message.parts)
@@ -178,7 +178,7 @@ def test_renaming_a_call_keeps_a_content_that_was_null_or_empty() -> None:
         edited = CHAT.encode(message.with_parts(parts))
 
         assert edited["content"] == content
-        assert edited["tool_calls"] == [{"id": "b", "function": {"name": "f", "arguments": "{}"}}]
+        assert edited["tool_calls"] == [{"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
 
 def test_a_custom_tool_call_is_read_and_renamed() -> None:
@@ -217,9 +217,8 @@ def test_reasoning_that_was_taken_out_of_a_chat_message_takes_its_field_along() 
 
 
 def test_a_call_without_a_name_and_an_input_that_is_not_an_object_are_repaired_with_a_note() -> None:
-    chat = CHAT.decode(
-        {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "", "arguments": "{}"}}]}, 0
-    )
+    call = {"id": "a", "type": "function", "function": {"name": "", "arguments": "{}"}}
+    chat = CHAT.decode({"role": "assistant", "tool_calls": [call]}, 0)
     uses = [
         {"type": "tool_use", "id": str(place), "name": "", "input": value} for place, value in enumerate((None, [1]))
     ]

@@ -131,3 +131,97 @@ def test_what_is_governed_and_converted_is_valid_or_there_is_a_typed_error(
     tools = [{"name": "run"}]
     assert validate(request.messages, source) == []
     assert validate(converted.messages, target, system=converted.system, tools=tools) == []
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+PICTURE = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
+USE = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+SEEN = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "Failed:"}, PICTURE]}
+THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+SAID = {"type": "text", "text": "Yes."}
+UNTYPED = {name: value for name, value in CALL.items() if name != "type"}
+SHOWN = {"type": "image_url", "image_url": "https://x/y.png"}
+
+
+@pytest.mark.parametrize(
+    ("name", "turn", "sent", "violation"),
+    [
+        (
+            "anthropic-messages",
+            [{"role": "assistant", "content": [USE]}, {"role": "user", "content": [{**SEEN, "is_error": True}]}],
+            [{"role": "assistant", "content": [USE]}, {"role": "user", "content": [SEEN]}],
+            Violation(
+                "failed-result", "messages[2].content[0]", "all content must be type `text` if `is_error` is true"
+            ),
+        ),
+        (
+            "anthropic-messages",
+            [{"role": "assistant", "content": [{**THOUGHT, "signature": ""}, SAID]}, user_message("and?")],
+            [{"role": "assistant", "content": [SAID]}, user_message("and?")],
+            Violation("signature", "messages[1].content[0]", "thinking.signature: field required"),
+        ),
+        (
+            "anthropic-messages",
+            [{"role": "assistant", "content": [{**THOUGHT, **MARK}, SAID]}, user_message("and?")],
+            [{"role": "assistant", "content": [THOUGHT, SAID]}, user_message("and?")],
+            Violation("thinking-mark", "messages[1].content[0].cache_control", "extra inputs are not permitted"),
+        ),
+        (
+            "openai-chat",
+            [
+                {"role": "assistant", "content": None, "tool_calls": [UNTYPED]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "done"},
+            ],
+            [
+                {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "call_1", "content": "done"},
+            ],
+            Violation("call-type", "messages[1].tool_calls[0].type", "missing required parameter"),
+        ),
+        (
+            "openai-chat",
+            [{"role": "assistant", "content": "Show me."}, {"role": "user", "content": [SHOWN]}],
+            [
+                {"role": "assistant", "content": "Show me."},
+                {"role": "user", "content": [{**SHOWN, "image_url": {"url": "https://x/y.png"}}]},
+            ],
+            Violation("image-url", "messages[2].content[0].image_url", "expected an object with a url"),
+        ),
+    ],
+)
+def test_a_turn_that_the_provider_refuses_is_repaired_with_one_line_on_the_receipt(
+    name: str, turn: list[Any], sent: list[Any], violation: Violation
+) -> None:
+    messages = [user_message("go"), *turn]
+
+    request = govern(messages, budget=8_000, format=name, model="claude-sonnet-4" if "anth" in name else "gpt-5")
+
+    assert validate(messages, name) == [violation]
+    assert (request.messages, validate(request.messages, name)) == ([user_message("go"), *sent], [])
+    assert len(request.receipt.repairs) == 1
+
+
+def test_a_failed_result_with_an_image_is_converted_to_anthropic_without_the_mark_and_with_a_note() -> None:
+    binary = {"kind": "image-url", "url": "https://x/y.png"}
+    part = {"part_kind": "tool-return", "tool_name": "look", "tool_call_id": "a", "content": ["Failed:", binary]}
+    call = {"part_kind": "tool-call", "tool_name": "look", "args": {}, "tool_call_id": "a"}
+    messages = [
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "go"}]},
+        {"kind": "response", "parts": [call]},
+        {"kind": "request", "parts": [{**part, "outcome": "failed"}]},
+    ]
+
+    converted = convert(messages, source="pydantic-ai", target="anthropic-messages")
+
+    assert converted.messages[2] == {"role": "user", "content": [SEEN]}
+    assert validate(converted.messages, "anthropic-messages") == []
+    assert converted.notes == (
+        "failed tool results with media are not marked as failed: the target accepts only text there",
+    )
+
+
+def test_a_block_whose_type_is_a_list_is_refused_with_its_place() -> None:
+    messages = [user_message("go"), {"role": "assistant", "content": [{"type": [], "text": "x"}]}, user_message("so?")]
+
+    with pytest.raises(HoldfastError, match=r"messages\[1\]\.content\[0\]\.type: must be a string, not a list"):
+        govern(messages, budget=1_000, format="anthropic-messages", model="claude-sonnet-4")

@@ -31,6 +31,7 @@ _ROLES_WITHIN: Mapping[str, Role] = {**ANTHROPIC_ROLES, "system": "user"}
 """Also of messages after the first: system text there follows a turn of the user and belongs to it."""
 MAX_CACHE_MARKS = 4
 _TOOL_NAME = lazy_pattern(r"[a-zA-Z0-9_-]{1,128}")
+_THINKING_TYPES = ("thinking", "redacted_thinking")
 _FIELDS = frozenset({"role", "content"})
 _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text"}),
@@ -123,12 +124,19 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
 
 def _repair_block(block: Any, role: Role, place: InputPath) -> Any:
     kind = block.get("type") if is_mapping(block) else None
-    if kind == "thinking" and "thinking" in block and not isinstance(block.get("signature"), str):
+    signature = block.get("signature") if kind == "thinking" else None
+    if kind == "thinking" and "thinking" in block and not (isinstance(signature, str) and signature):
         place.repair_notes.append("left out reasoning without a signature")
         return None
     if (kind == "tool_use" and role != "assistant") or (kind == "tool_result" and role != "user"):
         place.repair_notes.append(f"left out a {kind} in a message of the {role}")
         return None
+    if kind in _THINKING_TYPES and "cache_control" in block:
+        place.repair_notes.append("removed a cache mark from reasoning, which cannot be marked")
+        return {key: value for key, value in block.items() if key != "cache_control"}
+    if kind == "tool_result" and block.get("is_error") and not _is_text_only(block.get("content")):
+        place.repair_notes.append("left out the mark of a failed tool result: it holds more than text")
+        return {key: value for key, value in block.items() if key != "is_error"}
     if kind != "tool_use":
         return _without_blank_inside(block, kind, place)
     changes: dict[str, Any] = {}
@@ -140,6 +148,10 @@ def _repair_block(block: Any, role: Role, place: InputPath) -> Any:
         place.repair_notes.append("added a missing name to a tool_use")
     changes |= place.repair_name(block.get("name"), _TOOL_NAME)
     return {**block, **changes} if changes else block
+
+
+def _is_text_only(content: Any) -> bool:
+    return not is_list(content) or all(is_mapping(block) and block.get("type") == "text" for block in content)
 
 
 def _without_blank_inside(block: Any, kind: object, place: InputPath) -> Any:
@@ -258,7 +270,8 @@ def _result_json(result: ToolResult) -> Mapping[str, Any]:
         return block
     content = _content_json(result.content, block.get("content"))
     edited = {**block, "tool_use_id": result.call_id, "content": content}
-    return {**edited, "is_error": True} if result.is_error else edited
+    # A failed result may hold text alone.
+    return {**edited, "is_error": True} if result.is_error and _is_text_only(content) else edited
 
 
 def _media_json(media: Media) -> Mapping[str, Any]:

@@ -330,6 +330,9 @@ def _alternating_turns(
 
 def _to_anthropic(messages: list[Message], conversion: Conversion) -> Converted:
     systems, turns = _alternating_turns(messages, conversion, 100)
+    results = [result for message in turns for result in message.results]
+    if any(result.is_error and any(isinstance(item, Media) for item in result.content) for result in results):
+        conversion.note("failed tool results with media are not marked as failed: the target accepts only text there")
     encoded = [AnthropicMessages().encode(message) for message in turns]
     return Converted(encoded, "\n\n".join(systems) or None, conversion.notes)
 

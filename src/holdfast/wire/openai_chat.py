@@ -262,6 +262,8 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
     elif native.get("content") == [] and (role == "tool" or native.get("tool_calls")):
         place.repair_notes.append("replaced an empty list of content")
         native = {**native, "content": "" if role == "tool" else None}
+    if is_list(blocks := native.get("content")):
+        native = replace_items(native, "content", [_repair_image(block, place) for block in blocks])
     if role == "tool" and (renamed := place.repair_name(native.get("name"), _TOOL_NAME)):
         native = {**native, **renamed}
     if "tool_calls" not in native:
@@ -276,6 +278,13 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
     return replace_items(native, "tool_calls", repaired)
 
 
+def _repair_image(block: Any, place: InputPath) -> Any:
+    if not (is_mapping(block) and block.get("type") == "image_url" and isinstance(block.get("image_url"), str)):
+        return block
+    place.repair_notes.append("wrote the address of an image as an object")
+    return {**block, "image_url": {"url": block["image_url"]}}
+
+
 def _repair_call(call: Any, place: InputPath, path: str) -> Any:
     custom = call.get("custom") if is_mapping(call) and call.get("type") == "custom" else None
     if is_mapping(custom):
@@ -286,6 +295,9 @@ def _repair_call(call: Any, place: InputPath, path: str) -> Any:
     function = call.get("function") if is_mapping(call) else None
     if not is_mapping(function):
         return call
+    if call.get("type") is None:
+        place.repair_notes.append("added a missing type to a call")
+        call = {**call, "type": "function"}
     changes = place.repair_text_call(function, "arguments", f"{path}.function", _TOOL_NAME)
     return {**call, "function": {**function, **changes}} if changes else call
 

@@ -115,8 +115,28 @@ def thinking_is_signed(payload: Payload) -> Iterator[Violation]:
     """Reasoning has a signature."""
     for index, message in enumerate(payload.messages):
         for number, block in enumerate(content_blocks(message)):
-            if block.get("type") == "thinking" and not isinstance(block.get("signature"), str):
-                yield Violation("signature", at(index, f".content[{number}]"), "thinking.signature: field required")
+            signature, place = block.get("signature"), at(index, f".content[{number}]")
+            if block.get("type") == "thinking" and not (isinstance(signature, str) and signature):
+                yield Violation("signature", place, "thinking.signature: field required")
+
+
+def thinking_is_not_marked(payload: Payload) -> Iterator[Violation]:
+    """Reasoning has no cache mark."""
+    for index, message in enumerate(payload.messages):
+        for number, block in enumerate(content_blocks(message)):
+            if block.get("type") in ("thinking", "redacted_thinking") and "cache_control" in block:
+                place = at(index, f".content[{number}].cache_control")
+                yield Violation("thinking-mark", place, "extra inputs are not permitted")
+
+
+def failed_results_are_text(payload: Payload) -> Iterator[Violation]:
+    """The result of a tool that failed holds text alone."""
+    for index, message in enumerate(payload.messages):
+        for number, block in enumerate(content_blocks(message)):
+            is_failed = block.get("type") == "tool_result" and block.get("is_error")
+            if is_failed and any(inner.get("type") != "text" for inner in content_blocks(block)):
+                place = at(index, f".content[{number}]")
+                yield Violation("failed-result", place, "all content must be type `text` if `is_error` is true")
 
 
 def thinking_follows_its_prefix(payload: Payload) -> Iterator[Violation]:
@@ -169,6 +189,8 @@ ANTHROPIC_RULES: tuple[ValidationRule, ...] = (
     use_names_are_plain,
     nothing_is_empty,
     thinking_is_signed,
+    thinking_is_not_marked,
+    failed_results_are_text,
     thinking_follows_its_prefix,
     server_uses_are_answered,
     cache_marks_are_few_enough,

@@ -91,6 +91,25 @@ def function_names_are_plain(payload: Payload) -> Iterator[Violation]:
     yield from tool_name_violations(names, _NAME)
 
 
+def calls_have_a_type(payload: Payload) -> Iterator[Violation]:
+    """A call says of which type it is."""
+    for index, message in enumerate(payload.messages):
+        calls = message.get("tool_calls")
+        for number, call in enumerate(calls if is_list(calls) else ()):
+            if is_mapping(call) and not isinstance(call.get("type"), str):
+                place = at(index, f".tool_calls[{number}].type")
+                yield Violation("call-type", place, "missing required parameter")
+
+
+def images_are_objects(payload: Payload) -> Iterator[Violation]:
+    """An image is an object with an address."""
+    for index, message in enumerate(payload.messages):
+        for number, block in enumerate(content_blocks(message)):
+            if block.get("type") == "image_url" and not is_mapping(block.get("image_url")):
+                place = at(index, f".content[{number}].image_url")
+                yield Violation("image-url", place, "expected an object with a url")
+
+
 def content_is_there(payload: Payload) -> Iterator[Violation]:
     """Content is null only in a message with calls, and a list of parts is never empty."""
     for index, message in enumerate(payload.messages):
@@ -117,6 +136,8 @@ OPENAI_RULES: tuple[ValidationRule, ...] = (
     ids_are_unique,
     ids_are_short_enough,
     function_names_are_plain,
+    calls_have_a_type,
+    images_are_objects,
     content_is_there,
     strings_are_short_enough,
     image_limit_rule("image_url", OPENAI_MAX_IMAGES),
