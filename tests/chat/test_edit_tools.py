@@ -306,3 +306,14 @@ async def test_a_file_that_cannot_be_changed_is_refused_with_the_reason(
     replies = [await tools.edit_file("odd", "a", "b"), await tools.write_file("odd", "text")]
 
     assert replies == [f"odd {reason}, and stays as it is"] * 2
+
+
+async def test_the_token_of_a_gateway_beside_its_store_is_neither_read_nor_changed(root: Path) -> None:
+    (root / "chats.db.token").write_text("marmalade-7f")
+    files = FileTools(root)
+
+    changed = await EditTools(files, User().ask, is_accepted=True).write_file("chats.db.token", "known")
+
+    assert changed == "chats.db.token may hold secrets; only the user can read and change it"
+    assert isinstance(files.read_file("chats.db.token"), ToolRefusal)
+    assert files.search_files("marmalade") == "'marmalade' is in no file of ."

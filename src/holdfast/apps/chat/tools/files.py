@@ -28,7 +28,7 @@ SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", ".venv", "venv", "node_modul
 
 SECRET_FILES = (".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*",
                 "id_ecdsa*", "id_ed25519*", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".git-credentials",
-                ".htpasswd")  # fmt: skip
+                ".htpasswd", "*.token")  # fmt: skip
 """Files that usually hold secrets: the model gets them only if the user attaches them."""
 HARMLESS_FILES = ("*.example", "*.sample", "*.template", "*.pub")
 
