@@ -156,12 +156,6 @@ SHOWN = {"type": "image_url", "image_url": "https://x/y.png"}
         ),
         (
             "anthropic-messages",
-            [{"role": "assistant", "content": [{**THOUGHT, "signature": ""}, SAID]}, user_message("and?")],
-            [{"role": "assistant", "content": [SAID]}, user_message("and?")],
-            Violation("signature", "messages[1].content[0]", "thinking.signature: field required"),
-        ),
-        (
-            "anthropic-messages",
             [{"role": "assistant", "content": [{**THOUGHT, **MARK}, SAID]}, user_message("and?")],
             [{"role": "assistant", "content": [THOUGHT, SAID]}, user_message("and?")],
             Violation("thinking-mark", "messages[1].content[0].cache_control", "extra inputs are not permitted"),

@@ -124,8 +124,8 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
 
 def _repair_block(block: Any, role: Role, place: InputPath) -> Any:
     kind = block.get("type") if is_mapping(block) else None
-    signature = block.get("signature") if kind == "thinking" else None
-    if kind == "thinking" and "thinking" in block and not (isinstance(signature, str) and signature):
+    # Services that imitate this API write empty signatures, and need their reasoning again.
+    if kind == "thinking" and "thinking" in block and not isinstance(block.get("signature"), str):
         place.repair_notes.append("left out reasoning without a signature")
         return None
     if (kind == "tool_use" and role != "assistant") or (kind == "tool_result" and role != "user"):

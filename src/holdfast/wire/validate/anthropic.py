@@ -115,9 +115,8 @@ def thinking_is_signed(payload: Payload) -> Iterator[Violation]:
     """Reasoning has a signature."""
     for index, message in enumerate(payload.messages):
         for number, block in enumerate(content_blocks(message)):
-            signature, place = block.get("signature"), at(index, f".content[{number}]")
-            if block.get("type") == "thinking" and not (isinstance(signature, str) and signature):
-                yield Violation("signature", place, "thinking.signature: field required")
+            if block.get("type") == "thinking" and not isinstance(block.get("signature"), str):
+                yield Violation("signature", at(index, f".content[{number}]"), "thinking.signature: field required")
 
 
 def thinking_is_not_marked(payload: Payload) -> Iterator[Violation]:
