@@ -262,7 +262,11 @@ async def kept_in(store: str) -> None:
     ticks = itertools.count(BEGIN_MS, 1_000)
     async with Session.open("kept", store=store, model=MODEL, clock=lambda: next(ticks)) as session:
         await session.record(
-            [user_message("Always run the tests."), assistant_message("Yes."), user_message("word" * 5_000)]
+            [
+                user_message("Always run the tests."),
+                assistant_message("Yes, I will. " * 40),
+                user_message("word" * 5_000),
+            ]
         )
         await session.prepare(BUDGET, system=SYSTEM, tools=TOOLS)
         await session.record([assistant_message("Because the key is sk-leaked-0123456789.")])

@@ -159,7 +159,7 @@ def test_a_gateway_that_does_not_start_says_why_once(tmp_path: Path) -> None:
     done = wrapped(tmp_path, "claude", "--policy", "other", path=str(program.parent))
 
     assert (done.returncode, done.stderr.count("holdfast:"), done.stderr.count("\n")) == (2, 1, 1)
-    assert done.stderr.startswith("holdfast: gateway: --preset: 'other' is not known")
+    assert done.stderr.startswith("holdfast: gateway: --policy: 'other' is not known")
 
 
 class Health(BaseHTTPRequestHandler):

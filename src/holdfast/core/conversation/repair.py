@@ -549,8 +549,8 @@ def _reasoning_before(
     items, needed = [position], None
     while (found := message_before(items[-1])) is not None and found[1].role == "assistant":
         before, message = found
-        if before in reasons or message.outline.is_reasoning_only:
-            needed = reasons.get(before, before)
+        if message.outline.is_reasoning_only or before in reasons:
+            needed = before if message.outline.is_reasoning_only else reasons[before]
             break
         items.append(before)
     reasons.update(dict.fromkeys(items, needed))
