@@ -10,9 +10,11 @@ request.
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
+from urllib.parse import unquote
 
 from hypothesis import strategies as st
 from starlette.applications import Starlette
@@ -289,7 +291,9 @@ class HostileClient:
         """Check that the request was recorded if it can be read, and remember what must be in the log."""
         problem = seen.headers.get("x-holdfast-error", "")
         if "x-holdfast-session" in seen.headers:
-            self.sessions.add(seen.headers["x-holdfast-session"])
+            # The header has percent codes for what is not ASCII; those of the id itself stay.
+            name = re.sub("(?:%[89A-F][0-9A-F])+", lambda code: unquote(code[0]), seen.headers["x-holdfast-session"])
+            self.sessions.add(name)
         is_encoded = any(name == "content-encoding" and value.strip() for name, value in step["headers"])
         if not problem or problem.startswith(EXCUSES):
             # A request beside the conversation is not governed, and only its answer is recorded.
