@@ -291,9 +291,10 @@ class HostileClient:
         """Check that the request was recorded if it can be read, and remember what must be in the log."""
         problem = seen.headers.get("x-holdfast-error", "")
         if "x-holdfast-session" in seen.headers:
-            # The header has percent codes for what is not ASCII; those of the id itself stay.
-            name = re.sub("(?:%[89A-F][0-9A-F])+", lambda code: unquote(code[0]), seen.headers["x-holdfast-session"])
-            self.sessions.add(name)
+            # The header has percent codes for what is not ASCII. The id has them too for what cannot be shown.
+            shown = seen.headers["x-holdfast-session"]
+            name = re.sub("(?:%[89A-F][0-9A-F])+", lambda code: unquote(code[0]), shown)
+            self.sessions |= {name, shown}  # one of them is empty, if they differ
         is_encoded = any(name == "content-encoding" and value.strip() for name, value in step["headers"])
         if not problem or problem.startswith(EXCUSES):
             # A request beside the conversation is not governed, and only its answer is recorded.
