@@ -193,6 +193,34 @@ async def test_the_next_append_of_a_session_waits_for_the_one_that_postgres_is_w
     await store.close()
 
 
+async def test_an_append_is_written_that_comes_when_two_batches_end_in_the_same_moment(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, written, may_end = PostgresStore(new_database()), asyncio.Queue[list[str]](), asyncio.Event()
+    write_batch = postgres._BatchWriter._write_batch
+
+    async def ends_later(writer: postgres._BatchWriter, batch: list[Append]) -> list[bool | StoreUnavailableError]:
+        results = await write_batch(writer, batch)
+        written.put_nowait([item.session for item in batch])
+        await may_end.wait()
+        return results
+
+    monkeypatch.setattr(postgres._BatchWriter, "_write_batch", ends_later)
+
+    async def append_twice() -> int:
+        await store.append("a", [message_record("1")], after=0, time_ms=NOW_MS)
+        return await store.append("a", [message_record("2")], after=1, time_ms=NOW_MS)
+
+    twice = asyncio.ensure_future(append_twice())
+    assert await written.get() == ["a"]
+    once = asyncio.ensure_future(store.append("b", [message_record("1")], after=0, time_ms=NOW_MS))
+    assert await written.get() == ["b"]
+    may_end.set()
+
+    assert await asyncio.gather(twice, once) == [2, 1]
+    await store.close()
+
+
 @pytest.mark.parametrize("texts", [["?!"], ["?!", ""], ["one", "?!"], ["", "two words"], ["a\nb", "c"]])
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_texts_with_and_without_words_are_written_together(

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import (
@@ -619,6 +619,7 @@ class _BatchWriter:
         writer.add_done_callback(self._end_writer)
 
     def _end_writer(self, writer: "asyncio.Task[None]") -> None:
+        """Remove a writer that has ended, also one that never ran."""
         self._writers.discard(writer)
         if self._starting is writer:
             self._starting = None
@@ -629,7 +630,7 @@ class _BatchWriter:
 
     async def _write_waiting(self) -> None:
         """Write batch after batch until no append waits that this task can write."""
-        self._starting = None
+        writer, self._starting = self._starting, None
         while batch := self._take_batch():
             try:
                 results = await self._write_batch([item for item, _ in batch])
@@ -646,6 +647,8 @@ class _BatchWriter:
                     future.set_result(result)
                 else:
                     future.set_exception(result)
+        # At once, not when the loop calls back: an append that comes in between would find no place for its writer.
+        self._writers.discard(cast("asyncio.Task[None]", writer))
 
     def _take_batch(self) -> list[_Waiting]:
         """Take appends that wait, one for each session; those that were cancelled are dropped.
