@@ -10,7 +10,6 @@ request.
 import asyncio
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -27,6 +26,7 @@ from benchmarks.torture.odd_values import ODD_MEMBERS, ODD_VALUES, json_bytes
 from holdfast import validate
 from holdfast.apps.gateway.app import close_gateway, gateway_app
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
+from holdfast.apps.gateway.recording.identity import session_id_for
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.errors import MalformedInputError, RecordingError
@@ -291,10 +291,8 @@ class HostileClient:
         """Check that the request was recorded if it can be read, and remember what must be in the log."""
         problem = seen.headers.get("x-holdfast-error", "")
         if "x-holdfast-session" in seen.headers:
-            # The header has percent codes for what is not ASCII. The id has them too for what cannot be shown.
-            shown = seen.headers["x-holdfast-session"]
-            name = re.sub("(?:%[89A-F][0-9A-F])+", lambda code: unquote(code[0]), shown)
-            self.sessions |= {name, shown}  # one of them is empty, if they differ
+            # The id as the gateway would find it if a client sent the header back.
+            self.sessions.add(session_id_for("", unquote(seen.headers["x-holdfast-session"])))
         is_encoded = any(name == "content-encoding" and value.strip() for name, value in step["headers"])
         if not problem or problem.startswith(EXCUSES):
             # A request beside the conversation is not governed, and only its answer is recorded.
