@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import psycopg
 import pytest
@@ -288,6 +288,33 @@ async def test_an_append_that_the_database_rejects_fails_alone_on_postgres(new_d
     assert str(results[7]) == "postgresql: the server says: rejected"
     assert [await store.length(f"s{n}") for n in (6, 7, 8)] == [2, 1, 2]
     await store.close()
+
+
+async def test_an_append_with_a_text_that_is_none_fails_alone(
+    sqlite_store: SqliteStore, new_database: Callable[[], str]
+) -> None:
+    shared = PostgresStore(new_database())
+    for store in (sqlite_store, shared):
+        await append_to(3, store, 0)
+        results = await asyncio.gather(
+            *(
+                store.append(
+                    f"s{n}",
+                    [message_record("x")],
+                    after=1,
+                    time_ms=NOW_MS,
+                    index=[IndexEntry(0, cast("str", b"bytes") if n == 1 else "text")],
+                )
+                for n in range(3)
+            ),
+            return_exceptions=True,
+        )
+
+        assert [
+            result if isinstance(result, int) else type(result) in {TypeError, AttributeError} for result in results
+        ] == [2, True, 2]
+        assert [await store.length(f"s{n}") for n in range(3)] == [2, 1, 2]
+    await shared.close()
 
 
 async def test_a_session_that_another_program_has_locked_does_not_delay_the_others(

@@ -689,6 +689,9 @@ class _BatchWriter:
                 return [False] * len(batch)
             found = await self._find_appended(batch)
             return [number in found or _copy_of(error) for number in range(1, len(batch) + 1)]
+        except Exception:  # noqa: BLE001 - a value that Python cannot encode fails its own append, not the batch
+            found = await self._find_appended(batch)
+            return [number in found for number in range(1, len(batch) + 1)]
         for number in written:
             self._note_new_words(batch[number - 1])
         return [number in written for number in range(1, len(batch) + 1)]
