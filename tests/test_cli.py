@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -363,6 +364,41 @@ def test_old_sessions_go_when_asked(chats: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(pruned) == {"deleted": ["old"], "folders": []}
     assert run(capsys, "sessions", "rm", "you", "--yes")[:2] == (0, "deleted young: 10 events\n")
     assert json.loads(run(capsys, "sessions", "--json")[1]) == []
+
+
+class SlowAnswer(StringIO):
+    """A terminal whose user says yes, after something else has happened."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__("y\n")
+        self._meanwhile = meanwhile
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:
+        with ThreadPoolExecutor() as others:
+            others.submit(self._meanwhile).result()
+        return super().readline(-1 if size is None else size)
+
+
+def test_an_old_session_stays_if_somebody_goes_on_with_it_while_prune_asks(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    attached = [tmp_path / "home" / "attachments" / name for name in ("gone", "resumed")]
+    for folder in attached:
+        folder.mkdir(parents=True)
+    talked(chats, "gone", age_days=40)
+    talked(chats, "resumed", age_days=40)
+    monkeypatch.setattr("sys.stdin", SlowAnswer(lambda: talked(chats, "resumed")))
+
+    code, out, problems = run(capsys, "sessions", "prune", "--days", "30", "--json")
+
+    assert (code, json.loads(out)) == (0, {"deleted": ["gone"], "folders": [str(attached[0])]})
+    assert "resumed has changed meanwhile, and stays" in problems
+    assert [one["id"] for one in json.loads(run(capsys, "sessions", "--json")[1])] == ["resumed"]
+    assert [folder.exists() for folder in attached] == [False, True]
 
 
 def test_a_deleted_session_takes_its_checkpoints_and_attachments_along_and_says_so(

@@ -42,6 +42,24 @@ async def test_a_session_whose_own_policy_has_a_retention_is_deleted_when_it_is_
     assert list(await store.values("retention:")) == ["retention:new"]
 
 
+class ContinuedStore(MemoryStore):
+    """Somebody goes on with a session just before it is deleted."""
+
+    async def delete(self, session: str, *, length: int | None = None) -> bool:
+        await talked(self, session, "cowagent", NOW_MS + 40 * MS_PER_DAY)
+        return await super().delete(session, length=length)
+
+
+async def test_an_expired_session_stays_if_somebody_goes_on_with_it_while_others_are_deleted() -> None:
+    store = ContinuedStore()
+    await talked(store, "old", "cowagent")
+    for day in (38, 40):
+        assert await delete_expired_sessions(store, now_ms=NOW_MS + day * MS_PER_DAY, keep="") == []
+
+    async with Session.open("old", store=store) as session:
+        assert len(await session.messages()) == 2
+
+
 async def test_opening_with_a_retention_leaves_the_sessions_of_other_policies_alone(store: Store) -> None:
     for policy in ("default", "copilot", "inkeep", "co-cli"):
         await talked(store, policy, policy)

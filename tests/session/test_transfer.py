@@ -185,10 +185,10 @@ class MortalStore(MemoryStore):
         self.left -= 1
         return await super().append(*args, **options)
 
-    async def delete(self, session: str) -> bool:
+    async def delete(self, session: str, *, length: int | None = None) -> bool:
         if not self.left:
             raise Killed
-        return await super().delete(session)
+        return await super().delete(session, length=length)
 
 
 @pytest.mark.parametrize("writes", range(4))

@@ -28,7 +28,8 @@ so that a session that changes meanwhile is not skipped for good.
 *Values.* A small table of values outside the logs, such as the limits of a model. The key of a value about one session
 ends with its id. `delete` removes it, because a later session of the same name is another conversation.
 
-*Deleting.* Only `delete` removes a session, and always a whole one. Blobs that other sessions refer to stay.
+*Deleting.* Only `delete` removes a session, and always a whole one. Given the length that the caller believes the log
+to have, it removes nothing if another writer has appended since. Blobs that other sessions refer to stay.
 
 *Rewriting.* `rewrite` is the only exception to "a log only grows". It replaces records, to remove a secret, and appends
 a record that says so. It does all of this or nothing. It also removes the index entries of those messages, the
@@ -221,8 +222,8 @@ class Store(Protocol):
         """Set the display name of a session."""
         ...
 
-    async def delete(self, session: str) -> bool:
-        """Delete a session, and return whether it existed."""
+    async def delete(self, session: str, *, length: int | None = None) -> bool:
+        """Delete a session, with `length` only if its log has that many records; return whether it was deleted."""
         ...
 
     async def put_snapshot(self, session: str, snapshot: Snapshot) -> bool:

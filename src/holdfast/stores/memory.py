@@ -224,11 +224,11 @@ class MemoryStore:
             raise UnknownSessionError(session)
         log.name = name
 
-    async def delete(self, session: str) -> bool:
-        check_session_id(session)
-        log = self._logs.pop(session, None)
-        if log is None:
+    async def delete(self, session: str, *, length: int | None = None) -> bool:
+        log = self._find_log(session)
+        if log is None or length not in {None, len(log.records)}:
             return False
+        del self._logs[session]
         self._delete_unused_blobs(log.blobs)
         self._values = {key: value for key, value in self._values.items() if not is_session_value_key(key, session)}
         return True

@@ -398,14 +398,15 @@ class PostgresStore:
         if not await self._execute("UPDATE holdfast.sessions SET name = %s WHERE id = %s", (name, session)):
             raise UnknownSessionError(session)
 
-    async def delete(self, session: str) -> bool:
+    async def delete(self, session: str, *, length: int | None = None) -> bool:
         check_session_id(session)
 
         async def write(cursor: Cursor) -> bool:
-            await cursor.execute("SELECT number FROM holdfast.sessions WHERE id = %s FOR UPDATE", (session,))
-            row = await cursor.fetchone()
-            if row is None:
+            await cursor.execute("SELECT number, length FROM holdfast.sessions WHERE id = %s FOR UPDATE", (session,))
+            found = await cursor.fetchone()
+            if found is None or length not in {None, found[1]}:
                 return False
+            row = found[:1]
             await cursor.execute("SELECT digest FROM holdfast.blob_uses WHERE session = %s", row)
             used = [digest for (digest,) in await cursor.fetchall()]
             await cursor.execute("DELETE FROM holdfast.sessions WHERE number = %s", row)

@@ -34,17 +34,18 @@ async def delete_expired_sessions(store: Store, *, now_ms: int, keep: str) -> li
     if not kept_days:
         return []
     first_ms = now_ms - min(days for days, _ in kept_days.values()) * MS_PER_DAY
-    changed = {info.id: info.updated_ms async for info in iter_sessions(store, changed_before_ms=first_ms)}
+    old = {info.id: info async for info in iter_sessions(store, changed_before_ms=first_ms)}
     deleted: list[str] = []
     for session, (days, due_ms) in kept_days.items():
         key = session_value_key(session, "retention")
-        is_expired = session != keep and changed.get(session, now_ms) < now_ms - days * MS_PER_DAY
-        if not is_expired:
+        info = None if session == keep else old.get(session)
+        if info is None or info.updated_ms >= now_ms - days * MS_PER_DAY:
             if due_ms is not None:
                 await store.put_value(key, {DAYS_KEY: days})
         elif due_ms is None or due_ms > now_ms:
             await store.put_value(key, {DAYS_KEY: days, DUE_KEY: now_ms})
-        elif now_ms - due_ms >= MS_PER_DAY and await store.delete(session):
+        elif now_ms - due_ms >= MS_PER_DAY and await store.delete(session, length=info.length):
+            # Somebody may have gone on with it since the sessions were listed, which may be a while ago.
             deleted.append(session)
     return deleted
 

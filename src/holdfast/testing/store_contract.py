@@ -366,6 +366,18 @@ class StoreContract:
         assert not await store.delete("a")
         assert await store.append("a", [message_record("again")], after=0, time_ms=NOW_MS) == 1
 
+    async def test_a_session_is_deleted_only_while_its_log_has_the_length_that_the_caller_names(
+        self, store: Store
+    ) -> None:
+        await store.append("s", [message_record("a"), message_record("b")], after=0, time_ms=NOW_MS)
+
+        assert not await store.delete("s", length=1)
+        assert not await store.delete("s", length=0)
+        assert [stored.record for stored in await store.read("s")] == [message_record("a"), message_record("b")]
+        assert await store.delete("s", length=2)
+        assert await store.length("s") == 0
+        assert not await store.delete("s", length=0)
+
     async def test_a_rewrite_removes_the_old_content_from_log_index_snapshot_and_blobs(self, store: Store) -> None:
         own, shared, new = [await store.put_blob(content) for content in (b"own", b"shared", b"new")]
         index = [IndexEntry(0, "findme alpha"), IndexEntry(1, "beta")]

@@ -32,7 +32,7 @@ from holdfast.session.maintenance.transfer import export_records, import_recover
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests
 from holdfast.session.request import encode_entry
 from holdfast.session.session import Session
-from holdfast.stores.base import Store, StoredRecord, expired_sessions, iter_sessions, resolve_session_id
+from holdfast.stores.base import SessionInfo, Store, StoredRecord, expired_sessions, iter_sessions, resolve_session_id
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
 from holdfast.stores.sqlite.recover import recover_store
@@ -75,7 +75,9 @@ async def delete_session(args: argparse.Namespace, store: Store) -> int:
     session = await resolve_session_id(store, args.id)
     events = await store.length(session)
     confirm(args, f"delete session {session!r} with {pluralize(events, 'event')}?")
-    folders = await _delete_whole_session(args, store, session)
+    # The folders first: if one cannot be deleted, the session is still there to delete again.
+    folders = delete_session_files(settings_for(args, is_tolerant=True), session)
+    await store.delete(session)
     lines = [
         f"deleted {escape_line(session)}: {pluralize(events, 'event')}",
         *(f"deleted {folder}" for folder in folders),
@@ -90,25 +92,24 @@ async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
     holdfast sessions prune --days 30 --dry-run
     """
     old = await expired_sessions(store, days=args.days, now_ms=now_ms())
-    folders: list[Path] = []
+    gone, folders = old, list[Path]()
     if not args.dry_run and old:
         confirm(args, f"delete {pluralize(len(old), 'session')} older than {pluralize(args.days, 'day')}?")
+        gone = list[SessionInfo]()
         for info in old:
-            folders += await _delete_whole_session(args, store, info.id)
+            # While the question waited, somebody may have gone on with it.
+            if await store.length(info.id) == info.length:
+                folders += delete_session_files(settings_for(args, is_tolerant=True), info.id)
+            if await store.delete(info.id, length=info.length):
+                gone.append(info)
+            elif await store.length(info.id):
+                warn(f"{info.id} has changed meanwhile, and stays")
     verb = "would delete" if args.dry_run else "deleted"
-    listed = "".join(f"\n  {escape_line(info.id)}  {session_age(info)}" for info in old)
+    listed = "".join(f"\n  {escape_line(info.id)}  {session_age(info)}" for info in gone)
     also = "".join(f"\ndeleted {folder}" for folder in folders)
-    facts = {verb.replace(" ", "_"): [info.id for info in old], "folders": [*map(str, folders)]}
-    print_result(args, f"{verb} {pluralize(len(old), 'session')}{listed}{also}", facts)
+    facts = {verb.replace(" ", "_"): [info.id for info in gone], "folders": [*map(str, folders)]}
+    print_result(args, f"{verb} {pluralize(len(gone), 'session')}{listed}{also}", facts)
     return 0
-
-
-async def _delete_whole_session(args: argparse.Namespace, store: Store, session: str) -> list[Path]:
-    """Delete a session and its folders, and return the folders."""
-    # The folders first: if one cannot be deleted, the session is still there to delete again.
-    folders = delete_session_files(settings_for(args, is_tolerant=True), session)
-    await store.delete(session)
-    return folders
 
 
 async def show_session(args: argparse.Namespace, store: Store) -> int:

@@ -420,11 +420,11 @@ class SqliteDatabase:
         if not self._connection.execute(update, (name, session)).rowcount:
             raise UnknownSessionError(session)
 
-    def delete(self, session: str) -> bool:
+    def delete(self, session: str, *, length: int | None = None) -> bool:
         check_session_id(session)
         with Transaction(self._connection) as write:
-            number = self._session_number(session)
-            if not number:
+            number, actual = write(FIND_SESSION, (session,)).fetchone() or (0, 0)
+            if not number or length not in {None, actual}:
                 return False
             first, last = _row_id(number, 0), _row_id(number + 1, 0)
             self._index.index_pending()
