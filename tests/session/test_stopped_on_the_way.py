@@ -123,3 +123,54 @@ async def test_a_message_recorded_again_after_its_recording_was_cancelled_is_sto
         assert await opened.messages() == said
         assert await opened.record(said, format="anthropic-messages") == range(2, 4), "later it is said again"
     assert store.beginning == ""
+
+
+class WritesLater(MemoryStore):
+    """Loses the answer of an append, and carries it out only when the next one arrives, as a server may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+        self._unfinished: tuple[str, Any, Any] | None = None
+
+    async def append(self, session: str, records: Any, **rest: Any) -> int:
+        if self._unfinished is not None:
+            (name, late, options), self._unfinished = self._unfinished, None
+            await super().append(name, late, **options)
+        if self.error is not None:
+            error, self.error, self._unfinished = self.error, None, (session, records, rest)
+            raise error
+        return await super().append(session, records, **rest)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("store", "gone for a moment"), asyncio.CancelledError()])
+async def test_a_message_that_the_server_writes_only_when_it_is_recorded_again_is_stored_once(
+    error: BaseException,
+) -> None:
+    store = WritesLater()
+    async with Session.open("s", store=store) as opened:
+        await opened.record([user_message("hello")])
+        store.error = error
+        with pytest.raises(type(error)):
+            await opened.record([assistant_message("hi")])
+
+        assert await opened.record([assistant_message("hi")]) == range(1, 2)
+        assert await opened.messages() == [user_message("hello"), assistant_message("hi")]
+        assert await opened.record([assistant_message("hi")]) == range(2, 3), "later it is said again"
+
+
+async def test_a_message_that_was_not_stored_is_stored_each_time_it_is_recorded_from_then_on() -> None:
+    store = Halting()
+    async with Session.open("s", store=store) as opened:
+        for record_again in (False, True):
+            store.writes_left = 1
+            with pytest.raises(StoreUnavailableError):
+                await opened.record([user_message("hello")])
+            if record_again:
+                async with opened.one_write():
+                    await opened.record([user_message("hello")])
+            else:
+                await opened.record([user_message("hello")])
+            await opened.record([user_message("hello")])
+
+        assert await opened.messages() == [user_message("hello")] * 4

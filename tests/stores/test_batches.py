@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast import Session
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores import postgres
 from holdfast.stores.appends import MAX_BATCH, Append
@@ -21,6 +22,7 @@ from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite import store as store_module
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.chat import user_message
 from holdfast.testing.store_contract import (
     NOW_MS,
     AppendKind,
@@ -218,6 +220,30 @@ async def test_an_append_is_written_that_comes_when_two_batches_end_in_the_same_
     may_end.set()
 
     assert await asyncio.gather(twice, once) == [2, 1]
+    await store.close()
+
+
+async def test_a_message_whose_caller_gave_up_is_stored_once_if_it_is_recorded_again_at_once(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresStore(new_database())
+    session = await Session.open("slow", store=store)
+    await session.record([user_message("hello")])
+    watched = WatchedWrites(monkeypatch, held="slow")
+
+    first = asyncio.ensure_future(session.record([user_message("answer me")]))
+    await watched.began.wait()
+    first.cancel()
+    await asyncio.wait({first})
+    second = asyncio.ensure_future(session.record([user_message("answer me")]))
+    while not (writer := store._writers[asyncio.get_running_loop()])._waiting:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
+    watched.released.set()
+
+    assert await second == range(1, 2)
+    assert await session.messages() == [user_message("hello"), user_message("answer me")]
+    assert writer._in_flight == set()
+    await session.close()
     await store.close()
 
 

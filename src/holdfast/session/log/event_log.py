@@ -393,12 +393,12 @@ class SessionLog:
 
         A failed or cancelled append may have reached the store; the same messages are then not recorded a second time.
         """
-        if self._unconfirmed is not None and (known := await self._already_appended(self._unconfirmed, events)):
-            return known
         if not events:
             return range(len(self.history), len(self.history))
         are_long = _are_long(messages)
         for conflicts in range(MAX_CONFLICTS):
+            if self._unconfirmed is not None and (known := await self._already_appended(self._unconfirmed, events)):
+                return known
             # Whoever decoded the messages may not have known those of another writer yet.
             if self.history.format not in {None, events[0].format}:
                 raise other_format_error(str(self.history.format), events[0].format)
@@ -406,6 +406,7 @@ class SessionLog:
             find_index = partial(self._index_entries, events, messages)
             index = await record_in_thread(find_index) if are_long else find_index()
             if self._one_write.task is not None and self._is_deferring:  # mostly no task defers: one call less
+                self._unconfirmed = None
                 self._defer(events, messages, index)
                 self._one_write.messages += zip(range(start, len(self.history)), events, strict=True)
                 return range(start, start + len(events))
@@ -417,6 +418,7 @@ class SessionLog:
                 self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
                 raise
             if is_appended:
+                self._unconfirmed = None
                 places, log_position = range(start, start + len(events)), self.stored.length - len(events)
                 try:
                     await self._after_append(places, events, may_save=True)
@@ -471,11 +473,16 @@ class SessionLog:
     async def _already_appended(
         self, unconfirmed: _UnconfirmedAppend, events: Sequence[log.MessageAppended]
     ) -> range | None:
-        """Return the positions of messages whose append failed although the store has them."""
+        """Return the positions of messages whose append failed although the store has them.
+
+        A server that has lost its client may write them later: then the next append conflicts, and asks again.
+        """
         if unconfirmed.events != tuple(events):
             self._unconfirmed = None
             return None
         await self.refresh()
+        if self.stored.length <= unconfirmed.log_position:
+            return None
         places, found = range(unconfirmed.log_position, unconfirmed.log_position + len(events)), list[log.Event]()
         with suppress(MalformedInputError):
             found = [event for _, event in await self.stored.events_at(places)]
