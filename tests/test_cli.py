@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,12 +16,13 @@ from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from holdfast.apps.cli import output
 from holdfast.apps.cli.main import main
+from holdfast.apps.cli.sessions import export_session
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.history.events import MessageAppended, RequestPrepared
 from holdfast.core.history.history import History
@@ -28,7 +30,8 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.request import chain_hash, rebuild_request
 from holdfast.session.session import Session
-from holdfast.stores.base import JsonRecord, Store
+from holdfast.stores.base import JsonRecord, SessionInfo, Store
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
@@ -649,6 +652,35 @@ def test_a_session_without_requests_has_nothing_to_prove(chats: Path, capsys: py
         "0 requests: 0 the same, 0 scrubbed, 0 different\n",
         "",
     )
+
+
+class ChangesWhileListed(MemoryStore):
+    """A message arrives in the session `s` while the first page of a list is read."""
+
+    async def sessions(self, **options: Any) -> list[SessionInfo]:
+        page = await super().sessions(**options)
+        if await self.length("s") == 1:
+            await self.append("s", [message_record("more")], after=1, time_ms=NOW_MS + 100)
+        return page
+
+
+async def test_a_session_that_changes_while_sessions_are_listed_is_exported_with_its_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = ChangesWhileListed()
+    await store.append("s", [message_record("first")], after=0, time_ms=NOW_MS)
+    await store.rename("s", "Quarterly report")
+    for number in range(60):
+        await store.append(f"s{number}", [message_record("x")], after=0, time_ms=NOW_MS + 1)
+
+    assert await export_session(Namespace(id="s", output=None, json=False), store) == 0
+
+    header, *records = map(json.loads, capsys.readouterr().out.splitlines())
+    assert header["data"] == {"session": "s", "name": "Quarterly report"}
+    assert records == [
+        {"timeMs": NOW_MS, **message_record("first")},
+        {"timeMs": NOW_MS + 100, **message_record("more")},
+    ]
 
 
 def test_a_message_that_the_store_has_lost_is_named_in_an_export(

@@ -47,6 +47,20 @@ async def test_the_list_says_of_each_session_what_it_is(store: MemoryStore) -> N
     assert page["next"] is None
 
 
+async def test_a_session_is_shown_by_its_name_beside_many_newer_ones_whose_ids_begin_like_its_own(
+    store: MemoryStore,
+) -> None:
+    await record_conversation(store, "s", turns=1)
+    await store.rename("s", "A name of its own")
+    (oldest,) = [info for info in await store.sessions() if info.id == "s"]
+    for number in range(60):
+        await store.append(f"s{number}", [], after=0, time_ms=oldest.updated_ms + 1 + number)
+    async with visiting(store) as browser:
+        page = await browser.json("/s/s")
+
+    assert page["facts"]["title"] == "A name of its own"
+
+
 async def test_a_search_finds_everything_that_was_said_with_its_place(browser: Browser) -> None:
     page = await browser.json("/?q=parser_7")
 

@@ -302,6 +302,15 @@ async def iter_sessions(
         before = page[-1].updated_ms, page[-1].id
 
 
+async def session_info(store: Store, session: str) -> SessionInfo | None:
+    """Return what a list of sessions says about one of them; None if there is no such session."""
+    for _ in range(2):  # one that changes while the pages are read may be on the first one, which was read already
+        async for info in iter_sessions(store, session):
+            if info.id == session:
+                return info
+    return None
+
+
 async def resolve_session_id(store: Store, prefix: str) -> str:
     """Return the only session id that starts with `prefix`; a complete id matches itself."""
     if prefix and await store.length(prefix):

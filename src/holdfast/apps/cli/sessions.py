@@ -25,14 +25,14 @@ from holdfast.apps.cli.output import (
 )
 from holdfast.apps.settings.build import delete_session_files, session_files
 from holdfast.apps.threads import run_in_daemon_thread
-from holdfast.errors import SettingsError, StoreError, StoreUnavailableError
+from holdfast.errors import SettingsError, StoreError, StoreUnavailableError, UnknownSessionError
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.scrub import scrub, scrub_files
 from holdfast.session.maintenance.transfer import export_records, import_recovered
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests
 from holdfast.session.request import encode_entry
 from holdfast.session.session import Session
-from holdfast.stores.base import SessionInfo, Store, StoredRecord, expired_sessions, iter_sessions, resolve_session_id
+from holdfast.stores.base import SessionInfo, Store, StoredRecord, expired_sessions, resolve_session_id, session_info
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
 from holdfast.stores.sqlite.recover import recover_store
@@ -216,7 +216,9 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
     holdfast export report-2024 -o report.jsonl
     """
     session = await resolve_session_id(store, args.id)
-    names = [info.name async for info in iter_sessions(store, session) if info.id == session]
+    info = await session_info(store, session)
+    if info is None:
+        raise UnknownSessionError(session)
     progress, records, lost = ProgressCounter("records"), list[StoredRecord](), list[int]()
     async for stored in export_records(store, session, lost):
         records.append(stored)
@@ -224,7 +226,7 @@ async def export_session(args: argparse.Namespace, store: Store) -> int:
     progress.done()
     for position in lost:
         warn(f"record {position}: the store has lost this message; the export has a notice in its place")
-    lines = export_lines(session, names[0], records)
+    lines = export_lines(session, info.name, records)
     if args.output is None or args.output == Path("-"):
         sys.stdout.writelines(lines)
     else:

@@ -41,7 +41,7 @@ from holdfast.session.log.records import inline_blob
 from holdfast.session.log.sent_body import sent_body
 from holdfast.session.maintenance.transfer import export_records
 from holdfast.session.session import Session
-from holdfast.stores.base import SessionInfo, StoredRecord, iter_sessions, session_value_key
+from holdfast.stores.base import SessionInfo, StoredRecord, session_info, session_value_key
 from holdfast.stores.jsonl import export_lines
 from holdfast.text import pluralize
 
@@ -319,9 +319,9 @@ class _ControlApi:
     async def export(self, request: Request, caller: Caller) -> object:
         """The archive that `holdfast import` reads, as JSON lines."""
         session_id, store = await self._known(request, caller), self._recorder.store
-        names = [info.name async for info in iter_sessions(store, session_id) if info.id == session_id]
+        info = await session_info(store, session_id)
         records = [record async for record in export_records(store, session_id)]
-        lines = "".join(export_lines(session_id, names[0] if names else "", records))
+        lines = "".join(export_lines(session_id, info.name if info else "", records))
         return Response(lines, media_type="application/jsonl")
 
     @_serves("GET", f"{_SESSION}/settings", schema.SettingsAnswer)
@@ -435,10 +435,10 @@ class _ControlApi:
     async def session(self, request: Request, caller: Caller) -> object:
         """One session."""
         session_id = await self._known(request, caller)
-        async for info in iter_sessions(self._recorder.store, session_id):
-            if info.id == session_id:
-                return await self._described(info, caller)
-        raise UnknownSessionError(session_id)
+        info = await session_info(self._recorder.store, session_id)
+        if info is None:
+            raise UnknownSessionError(session_id)
+        return await self._described(info, caller)
 
     @_serves("DELETE", _SESSION, schema.DeletedAnswer)
     async def delete(self, request: Request, caller: Caller) -> object:

@@ -42,7 +42,7 @@ from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import HoldfastError, MalformedInputError, NotInMemoryError, UnknownSessionError
 from holdfast.session.log.sent_body import SentBody
 from holdfast.session.request import encode_extras, payload_hash
-from holdfast.stores.base import JsonRecord, SessionInfo
+from holdfast.stores.base import JsonRecord, SessionInfo, session_info
 from holdfast.text import clip_to_line
 from holdfast.wire.formats import format_named
 
@@ -409,7 +409,7 @@ class Pages:
         """
         start = max(0, first or 0)
         index = await self._open(session, needed_messages=start + MESSAGES_PER_PAGE, wait_seconds=PAGE_WAIT_SECONDS)
-        info = await self._info(session)
+        info = await session_info(self._store, session)
         async with index.lock:
             count = index.message_count
             start = min(start, max(0, count - 1)) if first is not None else start
@@ -502,7 +502,7 @@ class Pages:
     async def change(self, session: str, number: int) -> ChangePage:
         """Return one change of context, with the sources of each line of its summary."""
         index = await self._open(session)
-        info = await self._info(session)
+        info = await session_info(self._store, session)
         async with index.lock:
             changes = self._changes(index)
             if not 1 <= number <= len(changes):
@@ -532,7 +532,7 @@ class Pages:
     async def request(self, session: str, number: int, *, first: int = 0, with_native: bool = False) -> RequestPage:
         """Return one request as it was sent, compared with the request before of the same agent."""
         index = await self._open(session)
-        info = await self._info(session)
+        info = await session_info(self._store, session)
         async with index.lock:
             request = _request_numbered(index, number)
             event, past, messages = await index.rebuild(request)
@@ -590,7 +590,7 @@ class Pages:
     async def message(self, session: str, position: int) -> MessagePage:
         """Return one message in full."""
         index = await self._open(session, needed_messages=position + 1, wait_seconds=PAGE_WAIT_SECONDS)
-        info = await self._info(session)
+        info = await session_info(self._store, session)
         async with index.lock:
             loaded = (await index.load([position])).get(position)
             if loaded is None:
@@ -612,7 +612,7 @@ class Pages:
 
     async def facts(self, session: str) -> SessionFacts:
         """Return what the list says about a session."""
-        return self._facts(await self._open(session), await self._info(session))
+        return self._facts(await self._open(session), await session_info(self._store, session))
 
     async def list_state(self) -> str:
         """Return a text that changes with what the list of sessions shows."""
@@ -643,10 +643,6 @@ class Pages:
         while needed_messages is not None and not index.is_complete and index.message_count < needed_messages:
             await index.refresh(wait_seconds=PAGE_WAIT_SECONDS / 8)
         return index
-
-    async def _info(self, session: str) -> SessionInfo | None:
-        infos = await self._store.sessions(prefix=session, limit=50)
-        return next((info for info in infos if info.id == session), None)
 
 
 # How values are made.

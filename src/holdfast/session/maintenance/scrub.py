@@ -25,7 +25,7 @@ from holdfast.errors import MalformedInputError, MissingBlobError, SettingsError
 from holdfast.session.log.index_text import index_text_of
 from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_blob, inline_blob, lost_message_record
 from holdfast.session.log.sent_body import TOMBSTONE, body_pieces, body_positions, is_whole_body, join_pieces
-from holdfast.stores.base import IndexEntry, JsonRecord, Store, iter_sessions
+from holdfast.stores.base import IndexEntry, JsonRecord, Store, iter_sessions, session_info
 from holdfast.stores.files import write_private_lines
 from holdfast.text import lazy_pattern
 from holdfast.wire.formats import format_named
@@ -105,10 +105,10 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
             blobs=blobs,
             dropped=sorted(dropped),
         )
-    async for info in iter_sessions(store, session):
-        if info.id == session and secret in info.name:
-            await store.rename(session, info.name.replace(secret, TOMBSTONE))
-            count += info.name.count(secret)
+    info = await session_info(store, session)
+    if info is not None and secret in info.name:
+        await store.rename(session, info.name.replace(secret, TOMBSTONE))
+        count += info.name.count(secret)
     others = [info.id async for info in iter_sessions(store) if info.id != session]
     elsewhere = [one for one in others if any(copy.count for copy in await _scrubbed_copies(store, one, secret))]
     return ScrubResult(count, tuple(changed), tuple(elsewhere), await store.purge())

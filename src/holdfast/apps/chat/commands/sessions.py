@@ -19,7 +19,7 @@ from holdfast.errors import SettingsError, UnknownSessionError
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS, Checkpoints
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.maintenance.transfer import export_records
-from holdfast.stores.base import iter_sessions
+from holdfast.stores.base import session_info
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
 from holdfast.text import pluralize
@@ -148,9 +148,9 @@ async def fork(chat: Chat, number: str) -> None:
         raise SettingsError("/fork", f"{number!r:.60} is not the number of a message; /rewind lists them")
     old = chat.session.id
     copy = await chat.session.fork(at=position)
-    titles = [info.name async for info in iter_sessions(chat.store, old) if info.id == old]
-    if titles and titles[0]:
-        await copy.rename(titles[0])
+    info = await session_info(chat.store, old)
+    if info is not None and info.name:
+        await copy.rename(info.name)
     await copy.close()
     await chat.open_conversation(copy.id)
     chat.notify(f"now in {copy.id}; /resume {old} returns to the original")
