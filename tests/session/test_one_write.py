@@ -8,10 +8,11 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.history.events import MessageAppended
-from holdfast.errors import ConcurrentWriteError, HoldfastError, StoreUnavailableError
+from holdfast.errors import ConcurrentWriteError, HoldfastError, SessionClosedError, StoreUnavailableError
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import Hooks
 from holdfast.session.session import Session as OpenedSession
+from holdfast.stores.base import Snapshot
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 
@@ -173,6 +174,56 @@ async def test_what_another_task_records_meanwhile_is_stored_when_it_returns() -
 
         assert (places, stored) == (range(1, 2), 2)
         assert await said_in(session) == ["waits", "does not wait"]
+
+
+async def test_what_waits_is_written_by_a_close_and_no_snapshot_holds_what_the_log_lacks() -> None:
+    store = MemoryStore()
+    session = await Session.open("s", store=store)
+    said = [user_message(f"message {number}") for number in range(150)]
+    await session.record(said)
+
+    async with session.one_write():
+        await session.record([user_message("the last words")])
+        await asyncio.create_task(session.close())
+
+    async with Session.open("s", store=store) as reopened:
+        assert await reopened.messages() == [*said, user_message("the last words")]
+        assert await reopened.record([user_message("next")]) == range(151, 152)
+
+
+async def test_a_close_that_cannot_write_what_waits_makes_the_block_fail_and_closes_nevertheless() -> None:
+    store = NotedStore()
+    session = await Session.open("s", store=store)
+    said = [user_message(f"message {number}") for number in range(150)]
+    await session.record(said)
+
+    async def record_and_close() -> None:
+        async with session.one_write():
+            await session.record([user_message("the last words")])
+            store.error = StoreUnavailableError("store", "full")
+            await session.close()
+
+    with pytest.raises(StoreUnavailableError, match="full"):
+        await record_and_close()
+    with pytest.raises(SessionClosedError):
+        await session.messages()
+    async with Session.open("s", store=store) as reopened:
+        assert await reopened.messages() == said
+
+
+async def test_a_snapshot_that_holds_more_messages_than_the_log_is_not_used() -> None:
+    store, shorter = MemoryStore(), MemoryStore()
+    said = [user_message(f"message {number}") for number in range(150)]
+    for where, messages in ((store, said), (shorter, said[:99])):
+        async with Session.open("s", store=where) as session:
+            await session.record(messages)
+    longer = await store.get_snapshot("s")
+    assert longer is not None
+    await shorter.put_snapshot("s", Snapshot(99, longer.data))
+
+    async with Session.open("s", store=shorter) as reopened:
+        assert await reopened.messages() == said[:99]
+        assert await reopened.record([user_message("next")]) == range(99, 100)
 
 
 async def test_events_are_published_once_they_are_stored() -> None:

@@ -252,8 +252,11 @@ class SessionLog:
             return (), None if self.stored.length else page  # a session that was made here has its beginning
         if (snapshot := decode_snapshot(stored.data)) is None:
             return (), None
+        log_positions = unpack_positions(snapshot.log_positions)
+        if log_positions and log_positions[-1] >= stored.length:
+            return (), None  # it holds a message that the log does not have
         self.history = History.from_snapshot(snapshot.state, format_named)
-        self._log_positions = unpack_positions(snapshot.log_positions)
+        self._log_positions = log_positions
         self.last_request_ms, self.compaction_started_ms = snapshot.last_request_ms, snapshot.compaction_started_ms
         self.damage = list(snapshot.damage)
         self.stored.length = self._snapshot_length = stored.length
@@ -564,6 +567,10 @@ class SessionLog:
     async def end_deferring(self, write: _OneWrite) -> None:
         """Write what waits, at the end of `deferring_messages`."""
         try:
+            if self.lock.is_closed:  # the close has written what waited, or has noted why it could not
+                if write.failure is not None:
+                    raise write.failure
+                return
             async with self.lock:
                 has_request = not write.records  # written with it already
                 await self._write_deferred()
@@ -633,7 +640,9 @@ class SessionLog:
         await other._record_retention()  # noqa: SLF001 - one log to another
 
     async def close(self) -> None:
-        """Save a snapshot if worthwhile, and mark the session closed."""
+        """Write what waits, save a snapshot if worthwhile, and mark the session closed."""
+        with suppress(HoldfastError):  # raised at the end of the block that waits, too
+            await self._write_deferred()
         if self.stored.length - self._snapshot_length >= SNAPSHOT_AT_CLOSE:
             await self.save_snapshot()
         self.lock.is_closed = True
