@@ -15,6 +15,7 @@ from holdfast.session.memory.consolidation import (
     CONSOLIDATION_INTERACTION,
     SESSION_IDLE_MS,
     ConsolidationResult,
+    ReadProgress,
     RemAgent,
 )
 from holdfast.stores.base import Store
@@ -137,6 +138,58 @@ async def test_a_model_that_fails_leaves_it_to_the_rule_and_says_so(tmp_path: Pa
 
     assert [one.text for one in done.proposals] == [RULE]
     assert done.notes[0].startswith("s1: the model failed, so a rule made the proposals: ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "I'm sorry, I can't help with that.",
+        "There is nothing to say.",
+        '{"action": "add", "text": "Tests run with make te',
+        '<think>\n{"action": "add", "text": "Rejected", "sources": [0]}\nNo, that is wrong.\n</think>',
+        '<think>\n{"action": "add", "text": "Rejected", "sources": [0]}',
+    ],
+)
+async def test_an_answer_without_a_call_leaves_it_to_the_rule_and_says_so(tmp_path: Path, answer: str) -> None:
+    store = MemoryStore()
+    await held(store, "s1", RULE)
+
+    done = await agent(tmp_path, store, writer=ScriptedModel([answer])).run()
+
+    assert done.proposals == (BoardProposal("add", RULE, sources=("s1 #0",)),)
+    assert done.notes == (
+        "s1: the model failed, so a rule made the proposals: scripted: the answer holds no call of context_board; "
+        "ask again, or choose another model",
+    )
+
+
+@pytest.mark.parametrize("answer", ["none", "**None.**", "[]", "```\nnone\n```", "<think>Add it?</think>\n\nnone"])
+async def test_a_model_that_finds_nothing_worth_keeping_is_believed(tmp_path: Path, answer: str) -> None:
+    store = MemoryStore()
+    await held(store, "s1", RULE)
+
+    done = await agent(tmp_path, store, writer=ScriptedModel([answer])).run()
+
+    assert (done.proposals, done.notes, done.read_progress) == ((), (), {"s1": ReadProgress(2, 2)})
+
+
+async def test_a_message_that_is_alone_is_read_once_another_one_follows(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with Session.open("s1", store=store, clock=lambda: NOW) as session:
+        await store.put_value(board_key("s1"), {"board": WORK.key})
+        await session.record([user_message(RULE)])
+        rem = agent(tmp_path, store)
+        alone = await rem.run()
+        await rem.record_progress(alone)
+        again = await rem.run()
+        await session.record([assistant_message("Yes.")])
+
+    later = await rem.run()
+
+    assert (alone.proposals, alone.read_progress) == ((), {"s1": ReadProgress(0, 1)})
+    assert again.read_progress == {}
+    assert later.proposals == (BoardProposal("add", RULE, sources=("s1 #0",)),)
 
 
 async def test_what_a_model_makes_up_is_not_proposed_and_what_looks_like_a_key_is_taken_out(tmp_path: Path) -> None:

@@ -14,16 +14,18 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.core.memory.board import Board
 from holdfast.core.planning.summary.board_prompt import (
+    BOARD_TOOL,
     BoardDraft,
     BoardProposal,
     apply_proposals,
     board_prompt,
+    declines_calls,
     parse_board_calls,
     propose_by_rule,
 )
 from holdfast.core.planning.summary.chunks import split_into_chunks
 from holdfast.counters.models import find_model
-from holdfast.errors import MalformedInputError, ModelError, StoreError
+from holdfast.errors import MalformedInputError, ModelError, ModelRefusedError, StoreError
 from holdfast.models.base import DEFAULT_SUMMARIZER_WINDOW, MAX_PIECE_BYTES, Closable, Summarizer, SummaryPrompt
 from holdfast.models.open import open_summarizer
 from holdfast.models.retry import with_retries
@@ -155,7 +157,9 @@ class RemAgent:
         start = max(before if isinstance(before, int) else 0, context.state.cleared_at)
         new = [entry for entry in context.entries_between(start, context.length) if not entry.message.is_from_memory]
         draft.messages = {entry.position or 0: entry for entry in new}
-        if len(new) >= MIN_NEW_MESSAGES and not await self._propose_with_model(draft, notes):
+        if len(new) < MIN_NEW_MESSAGES:
+            return ReadProgress(start, len(events))  # it is read with the next message
+        if not await self._propose_with_model(draft, notes):
             propose_by_rule(draft, list(history.ledger(log.MAIN, context.length).constraints), start)
         return ReadProgress(context.length, len(events))
 
@@ -176,7 +180,12 @@ class RemAgent:
                     max_output_tokens=MAX_PROPOSAL_TOKENS,
                     interaction=CONSOLIDATION_INTERACTION,
                 )
-                for call in parse_board_calls((await with_retries(self._summarizer, prompt)).text):
+                answer = (await with_retries(self._summarizer, prompt)).text
+                calls = [*parse_board_calls(answer)]
+                if not calls and not declines_calls(answer):
+                    problem = f"the answer holds no call of {BOARD_TOOL}"
+                    raise ModelRefusedError(self._summarizer.name, problem)
+                for call in calls:
                     draft.apply_call(call)
         except ModelError as error:
             notes.append(f"{draft.session}: the model failed, so a rule made the proposals: {error}")

@@ -18,6 +18,7 @@ from holdfast.core.conversation.messages import Entry as Said
 from holdfast.core.ledger.constraints import Constraint
 from holdfast.core.memory.board import Board, check_note_text
 from holdfast.core.planning.summary.prompt import SummarizerInput
+from holdfast.core.planning.summary.sanitize import without_reasoning
 from holdfast.errors import MalformedInputError
 
 CONSOLIDATION_AGENT, BOARD_TOOL = "rem-agent", "context_board"
@@ -47,6 +48,7 @@ Your tool is {BOARD_TOOL}. One call a line, as JSON, and nothing else:
 Prune an entry only where the messages show that it does not hold any more. Add nothing that is on the board already. \
 At most {MAX_BOARD_PROPOSALS} calls; where there is nothing worth keeping, write: none"""
 _FENCE = re.compile(r"(?m)^\s*+```.*$|(^\s++)")
+_NO_CALLS = re.compile(r"(?i)\W*none\W*|\[\s*\]")
 
 
 class BoardProposal(NamedTuple):
@@ -138,8 +140,11 @@ def board_prompt(piece: str, board: Board) -> SummarizerInput:
 
 
 def parse_board_calls(answer: str) -> Iterator[Mapping[str, object]]:
-    """Yield the tool calls in a model's answer: JSON objects on separate lines, or one JSON list."""
-    bare = _FENCE.sub(r"\1", answer).strip()
+    """Yield the tool calls in a model's answer: JSON objects on separate lines, or one JSON list.
+
+    What a model writes while it reasons is no call.
+    """
+    bare = _bare_answer(answer)
     for text in (bare, *bare.splitlines()):
         try:
             found: object = json.loads(text.strip().rstrip(","))
@@ -150,6 +155,15 @@ def parse_board_calls(answer: str) -> Iterator[Mapping[str, object]]:
                 yield cast("Mapping[str, object]", one)
         if text is bare:
             return
+
+
+def declines_calls(answer: str) -> bool:
+    """Return whether a model answers that there is nothing worth keeping."""
+    return _NO_CALLS.fullmatch(_bare_answer(answer)) is not None
+
+
+def _bare_answer(answer: str) -> str:
+    return _FENCE.sub(r"\1", without_reasoning(answer)).strip()
 
 
 def apply_proposals(board: Board, proposals: Sequence[BoardProposal], day: str) -> Board:

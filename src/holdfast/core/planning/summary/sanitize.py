@@ -71,14 +71,15 @@ def _unwrap(text: str) -> str:
     """Return a text without reasoning, fence, wrapper tags, preface, closing question, and echoed frame tags."""
     for _ in range(MAX_UNWRAP_ROUNDS):
         before = text
-        for layer in (_without_reasoning, _without_fence, _without_wrapper, _without_preface, _without_closing):
+        for layer in (without_reasoning, _without_fence, _without_wrapper, _without_preface, _without_closing):
             text = layer(text).strip()
         if text == before:
             break
     return _ECHO.sub("", text)
 
 
-def _without_reasoning(text: str) -> str:
+def without_reasoning(text: str) -> str:
+    """Return an answer without the reasoning that it begins with; empty if the reasoning does not end."""
     return _REASONING.sub("", text)
 
 
