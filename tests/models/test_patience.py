@@ -1,9 +1,11 @@
 """Asking again: what is repeated, how often, after which waits, and what is never repeated."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
+from holdfast.core.history.events import Usage
 from holdfast.errors import (
     HoldfastError,
     ModelAccessError,
@@ -43,6 +45,41 @@ async def test_an_answer_at_the_first_try_takes_no_time(clock: SimulatedClock) -
     answer = await clock.run(with_retries(model, ASK, sleep=clock.sleep))
 
     assert (answer.text, model.prompts, clock.time_ms()) == ("done", [ASK], 0)
+
+
+class ForeignModel:
+    """A summarizer of a caller, which returns what it is given."""
+
+    name, window = "mine", None
+
+    def __init__(self, reply: object) -> None:
+        self.reply = reply
+
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        del prompt
+        return cast("ModelReply", self.reply)
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        ("a summary", "its `write` must return a ModelReply, not 'a summary'"),
+        (None, "its `write` must return a ModelReply, not None"),
+        (
+            ModelReply(text=cast("str", None), model="m"),
+            "the text of its ModelReply must be a string, not None",
+        ),
+        (
+            ModelReply(text="a summary", model="m", usage=cast("Usage", {"input_tokens": 3})),
+            "the usage of its ModelReply must be a Usage or None, not {'input_tokens': 3}",
+        ),
+    ],
+)
+async def test_what_is_no_reply_is_named_as_the_fault_of_its_summarizer(reply: object, problem: str) -> None:
+    with pytest.raises(ModelRefusedError) as raised:
+        await with_retries(ForeignModel(reply), ASK)
+
+    assert str(raised.value) == f"mine: {problem}; correct the summarizer"
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)

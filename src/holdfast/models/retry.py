@@ -8,8 +8,9 @@ abandoned when its time is up, and its late reply is dropped.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
+from holdfast.core.history.events import Usage
 from holdfast.dataclass import dataclass
 from holdfast.errors import HoldfastError, ModelBusyError, ModelRefusedError, ModelUnreachableError, SettingsError
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
@@ -93,7 +94,7 @@ async def _call_with_timeout(seconds: float, summarizer: Summarizer, prompt: Sum
         # We have not cancelled it yet: some libraries cancel a call themselves when they lose the connection.
         is_cancelled_inside = call.cancelled()
         if call.done() and not is_cancelled_inside:
-            return call.result()
+            return _checked_reply(summarizer.name, call.result())
     except HoldfastError:
         raise
     except Exception as error:
@@ -106,6 +107,19 @@ async def _call_with_timeout(seconds: float, summarizer: Summarizer, prompt: Sum
     if is_cancelled_inside:
         raise ModelRefusedError(summarizer.name, "the model's library cancelled the call", remedy="ask again later")
     raise ModelUnreachableError(summarizer.name, f"no answer within {seconds:g} s", "ask again, or allow more time")
+
+
+def _checked_reply(model: str, reply: object) -> ModelReply:
+    """Return what a summarizer has returned; raises if it is not a reply, because callers write their own."""
+    if not isinstance(reply, ModelReply):
+        problem = f"its `write` must return a ModelReply, not {reply!r:.60}"
+    elif not isinstance(text := cast("object", reply.text), str):
+        problem = f"the text of its ModelReply must be a string, not {text!r:.60}"
+    elif not isinstance(usage := cast("object", reply.usage), Usage | None):
+        problem = f"the usage of its ModelReply must be a Usage or None, not {usage!r:.60}"
+    else:
+        return reply
+    raise ModelRefusedError(model, problem, remedy="correct the summarizer")
 
 
 def _abandon(call: asyncio.Future[ModelReply]) -> None:
