@@ -160,6 +160,24 @@ async def test_a_file_written_for_anthropic_is_read_as_that(tmp_path: Path) -> N
     assert [*map(shape, found.messages)] == [*map(shape, TALK[1:])]
 
 
+async def test_a_file_written_for_anthropic_keeps_compactions_and_inserted_texts_in_their_places(
+    tmp_path: Path,
+) -> None:
+    there = convert(TALK[1:], source="openai-chat", target="anthropic-messages").messages
+    question = next(at for at, native in enumerate(there) if "src/b.py?" in json.dumps(native))
+    messages = [{**native, "x_meta": True} if at == question else native for at, native in enumerate(there)]
+    record = {"messages": messages, "meta": {"compactions": [{"at_message": question, "summary": "a.py is fine."}]}}
+    path = tmp_path / "talk.jsonl"
+    path.write_text(json.dumps(record))
+
+    [recording], problems = await load_recordings([str(path)], MemoryStore())
+
+    written = [full_message_text(recording.messages[index]) for index in sorted(recording.inserted)]
+    (compaction,) = recording.compactions
+    assert (problems, written) == ([], ["And src/b.py?"])
+    assert recording.messages[compaction.index] == user_message("And src/b.py?")
+
+
 async def test_system_text_and_tools_of_a_session_come_from_its_log() -> None:
     store, tool = MemoryStore(), {"type": "function", "function": {"name": "read_file"}}
     async with Session.open("talk", store=store, model="gpt-5") as session:

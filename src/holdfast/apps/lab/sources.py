@@ -137,12 +137,16 @@ def _to_chat_format(recording: Recording) -> Recording:
     if not any(isinstance(part, Opaque) and part.kind in ANTHROPIC_BLOCKS for part in parts):
         return recording
     converted = as_chat_messages(recording.messages, source=ANTHROPIC_FORMAT)
-    index = {place: number for number, place in enumerate(converted.source_indices)}
+    places = converted.source_indices
+    index = {place: number for number, place in enumerate(places)}
+    compactions = (replace(one, index=bisect_left(places, one.index)) for one in recording.compactions)
     return replace(
         recording,
         messages=[dict(native) for native in converted.messages],
-        times=[recording.times[place] for place in converted.source_indices],
-        usage=[recording.usage[place] for place in converted.source_indices],
+        times=[recording.times[place] for place in places],
+        usage=[recording.usage[place] for place in places],
+        compactions=tuple(one for one in compactions if 0 < one.index < len(places)),
+        inserted=frozenset(number for number, place in enumerate(places) if place in recording.inserted),
         probes=tuple(
             replace(probe, evidence=tuple(index[at] for at in probe.evidence))
             for probe in recording.probes
