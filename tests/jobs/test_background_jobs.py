@@ -1,12 +1,13 @@
 """Compactions on DBOS: durable, taken over, cancelled, and without a word of a message in its tables."""
 
 import asyncio
+import base64
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from holdfast.core.history import events as log
 from holdfast.core.planning.policy import PRESETS
 from holdfast.errors import (
     CompactionRunningError,
+    HoldfastError,
     ModelAccessError,
     SettingsError,
     StoreUnavailableError,
@@ -30,7 +32,7 @@ from holdfast.errors import (
 from holdfast.jobs import BackgroundJobs, RateLimit
 from holdfast.models.base import Summarizer
 from holdfast.session.memory.board_file import ContextBoard, Repository, board_key
-from holdfast.session.memory.consolidation import RemAgent
+from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent
 from holdfast.session.session import SessionOpener
 from holdfast.stores.open import open_store
 from holdfast.testing.chat import assistant_message, user_message
@@ -120,6 +122,53 @@ async def test_a_worker_without_a_key_ends_the_compaction_in_a_digest(
         success, by, reason = (await completed(session))[-1]
         assert (success, by) == (True, None)
         assert (reason or "").startswith(why)
+
+
+def stored_texts(folder: Path) -> list[str]:
+    """Return every value in the tables of DBOS, and what those hold that it has packed as base64."""
+    found: list[str] = []
+    with closing(sqlite3.connect(folder / "chats.db-jobs")) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            rows = connection.execute(f'SELECT * FROM "{table}"')  # noqa: S608 - the name is the database's own
+            values = [str(value) for row in rows for value in row]
+            found += values
+            for value in values:
+                with suppress(ValueError):
+                    found.append(base64.b64decode(value).decode(errors="replace"))
+    return found
+
+
+class UnluckyAgent(RemAgent):
+    """Fails with a text of the conversation that it reads."""
+
+    async def run(self, *, exclude: str = "", only: str = "", include_active: bool = False) -> ConsolidationResult:
+        del exclude, only, include_active
+        raise ValueError(f"cannot read {SECRET}")
+
+
+async def test_an_error_of_a_callers_code_leaves_neither_a_key_nor_a_word_in_the_tables(
+    new_file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def open_session(name: str) -> SessionOpener:
+        raise RuntimeError(f"cannot open {name} with {KEY}: {SECRET}")
+
+    store = open_store(new_file)
+    board = ContextBoard(tmp_path / "boards", Repository(tmp_path))
+    agent = UnluckyAgent(store, board, clock=lambda: 0)
+    async with BackgroundJobs(new_file, open_session, consolidation=agent) as jobs, queued(new_file, jobs) as session:
+        started = await converse_until_started(session)
+
+        assert await jobs.result(started.owner) == "failed"
+        with pytest.raises(HoldfastError, match="a background job failed with ValueError"):
+            await hourly_result(jobs, f"holdfast-consolidation-{board.repository.key}")
+
+    assert [text for text in stored_texts(tmp_path) if SECRET in text or KEY in text] == []
+    assert {record.getMessage() for record in caplog.records if record.name == "holdfast"} == {
+        "A background job failed with RuntimeError",
+        "A background job failed with ValueError",
+    }
+    await store.close()
 
 
 async def test_a_cancelled_compaction_ends_and_the_conversation_goes_on(new_file: str) -> None:

@@ -14,6 +14,7 @@ LISTEN, which does not pass through PgBouncer: that cannot be changed once the t
 
 import asyncio
 import hashlib
+import logging
 import os
 import secrets
 import socket
@@ -69,6 +70,7 @@ PRIORITIES: Mapping[CompactionTrigger, int] = {"context_limit_retry": 1, "model_
 ORDINARY_PRIORITY = 10
 RETENTION_QUEUE = "holdfast-retention"
 WORKER_PREFIX = "jobs-worker:"
+_LOGGER = logging.getLogger("holdfast")
 T = TypeVar("T")
 
 
@@ -219,7 +221,12 @@ class BackgroundJobs:
         """Return the result of work that is done on the event loop of this worker."""
         if self._loop is None:  # pragma: no cover - jobs run only after the start
             raise AssertionError
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+        except Exception as error:  # noqa: BLE001 - DBOS stores whatever is raised
+            problem = _logged_failure(error)
+        # Not the error itself: its text may quote a message or a key, and DBOS would store it.
+        raise HoldfastError(f"a background job failed with {problem}")
 
     async def run_compaction(self, session: str, owner: str) -> JobOutcome:
         """Carry out the job of a compaction."""
@@ -237,8 +244,8 @@ class BackgroundJobs:
         try:
             async with self._open_session(session) as opened:
                 return await opened.run_compaction(owner)
-        except HoldfastError:
-            # Not the error itself: its text may quote a message, and DBOS would store it.
+        except Exception as error:  # noqa: BLE001 - `open_session` is the caller's
+            _logged_failure(error)
             return "failed"
 
     async def delete_expired(self) -> int:
@@ -324,6 +331,13 @@ class JobsConnection(sqlite3.Connection):
 def _seconds_now(modifier: str) -> float:
     del modifier  # DBOS passes "subsec" only
     return round(time.time(), 3)
+
+
+def _logged_failure(error: Exception) -> str:
+    """Log that a job failed, and return the class of its error; its text may quote a message or a key."""
+    problem = type(error).__name__
+    _LOGGER.error("A background job failed with %s", problem)
+    return problem
 
 
 def _jobs_url(store: str) -> str:
