@@ -4,6 +4,8 @@ import asyncio
 import stat
 import subprocess
 import sys
+import time
+from collections.abc import Generator
 from datetime import datetime
 from pathlib import Path
 
@@ -42,6 +44,26 @@ async def test_a_clock_that_cannot_be_right_still_gives_a_day(tmp_path: Path, da
     await daily.add("s1", left(3, days=days), "the keys are red")
 
     assert [day[:4] for day in await daily.days()] == [year]
+
+
+@pytest.fixture
+def tokyo() -> Generator[None]:
+    """Let this machine be in Tokyo, where the year 10000 begins nine hours before it does in UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone of this system cannot be changed")
+@pytest.mark.usefixtures("tokyo")
+async def test_a_clock_that_cannot_be_right_gives_a_day_east_of_greenwich_too(tmp_path: Path) -> None:
+    daily = DailyMemory(tmp_path)
+
+    assert await daily.add("s1", left(3, days=10**7), "the keys are red")
+
+    assert await daily.days() == ["9999-12-31"]
 
 
 async def test_what_looks_like_a_key_is_not_written(tmp_path: Path) -> None:

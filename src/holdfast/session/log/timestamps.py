@@ -32,8 +32,12 @@ def parse_time(where: str, text: str, *, is_end: bool = False) -> int:
 
 
 def local_time(time_ms: int) -> datetime:
-    """Return a time in the time zone of this machine."""
-    return _clamped_datetime(time_ms).astimezone()
+    """Return a time in the time zone of this machine; in UTC if the year 10000 has begun here."""
+    moment = _clamped_datetime(time_ms)
+    try:
+        return moment.astimezone()
+    except OverflowError:
+        return moment
 
 
 def local_day(time_ms: int) -> str:
