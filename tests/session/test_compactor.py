@@ -834,6 +834,68 @@ async def test_a_job_that_ended_before_its_cancellation_keeps_its_summary() -> N
     assert [(one.success, one.summary.by_model) for one in await compactions(session)] == [(True, "scripted")]
 
 
+class BlockedAuthor:
+    """Writes a summary once it may."""
+
+    name, window = "author", None
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        del prompt
+        await self.may_answer.wait()
+        return ModelReply(text=SUMMARY, model="author")
+
+
+class NotedQueue:
+    """Keeps jobs that no worker takes, and notes which are cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    async def submit(self, session: str, owner: str, trigger: log.CompactionTrigger) -> None: ...
+
+    async def cancel(self, owner: str) -> None:
+        self.cancelled.append(owner)
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+async def test_a_fork_does_not_wait_for_a_summary_of_its_parent_nor_cancels_it(*, is_queued: bool) -> None:
+    queue, author = NotedQueue(), BlockedAuthor()
+    options = CompactionOptions(automatic=author, queue=queue if is_queued else None)
+    session = await open_session(compaction=options)
+    await record_turns(session, 10)
+    await session.record([user_message("next?")])
+    await session.prepare(BUDGET)
+    assert session.history.session_state.running_compaction is not None
+
+    fork = await session.fork("f")
+
+    assert fork.history.session_state.running_compaction is None
+    assert not await fork.cancel_compaction()
+    assert queue.cancelled == []
+    assert session.history.session_state.running_compaction is not None
+    author.may_answer.set()
+    assert (await fork.compact(budget=BUDGET)).summary.by_model == "author"
+    await fork.close()
+    await session.close()
+
+
+async def test_a_fork_has_a_summary_that_its_parent_has_not_applied_yet() -> None:
+    session = await open_session(summarizer=endless_summarizer())
+    await record_turns(session, 10)
+    await session.record([user_message("next?")])
+    await session.prepare(BUDGET)
+    await wait_for_summary(session)
+
+    fork = await session.fork("f")
+    await fork.prepare(BUDGET)
+
+    assert [one.summary.by_model for one in await compactions(fork)] == ["scripted"]
+    assert await compactions(session) == []
+
+
 async def test_a_fork_into_a_session_that_somebody_begins_meanwhile_is_refused() -> None:
     class Begun(MemoryStore):
         async def append(self, session: str, records: Any, **options: Any) -> int:

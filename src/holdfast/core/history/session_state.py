@@ -203,7 +203,13 @@ def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
         case log.DelegationStarted() | log.DelegationFinished():
             return _after_delegation(state, event)
         case _:
-            return replace(state, forked_from=event) if isinstance(event, log.Forked) else state
+            return _after_fork(state, event) if isinstance(event, log.Forked) else state
+
+
+def _after_fork(state: SessionState, event: log.Forked) -> SessionState:
+    """Return the state of a fork: a summary that is still being written is written for its parent alone."""
+    run = state.running_compaction if state.ready_summary else None
+    return replace(state, forked_from=event, running_compaction=run)
 
 
 def _after_delegation(state: SessionState, event: log.DelegationStarted | log.DelegationFinished) -> SessionState:
