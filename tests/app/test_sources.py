@@ -168,6 +168,12 @@ def test_copilots_thresholds_come_from_its_own_variables(settings: Setup) -> Non
         ("[hooks]\npre_compact = [[]]", 2, 'hooks.pre_compact: [] is not a command; write it as ["notify", "--quiet"]'),
         ("[hooks]\ntimeout_seconds = 0", 2, "hooks.timeout_seconds: must be a number above 0, not 0"),
         ("hooks = 1", 1, "hooks: must be a table, not 1"),
+        ("memory = ['notes']", 1, "memory: must be the path of a folder, or off, not ['notes']"),
+        ("boards.off = true", 1, "boards: must be the path of a folder, or off, not {'off': True}"),
+        ("checkpoints = []", 1, "checkpoints: must be the path of a folder, or off, not []"),
+        (f"preset = 0x{'f' * 5_000}", 1, "preset: a number of thousands of digits is not known; choose one of: "
+         "default, co-cli, inkeep, copilot, cowagent"),
+        (f"hooks = 0x{'f' * 5_000}", 1, "hooks: must be a table, not a number of thousands of digits"),
         ("x_api_key = ''", 1, "x_api_key: is not a setting; keys are read from the environment, such as "
          "$OPENAI_API_KEY, and never from a file"),
     ],
@@ -199,6 +205,18 @@ def test_a_file_that_is_no_toml_is_named_by_its_line(text: str, line: int, setti
 
     assert str(wrong.value).startswith(f"{home}/holdfast.toml:{line}: the file: cannot be read as TOML: ")
     assert "(at " not in str(wrong.value)
+
+
+@pytest.mark.parametrize("key", ["models", "model", "nothing"])
+def test_tables_of_a_strangers_project_that_lie_thousands_deep_are_one_problem(
+    key: str, settings: Setup, project: Path
+) -> None:
+    found = settings(project_file=f"max_steps = 3\n{key}.{'a.' * 5_000}a = 1", is_tolerant=True)
+
+    assert [str(one) for one in found.problems] == [
+        f"{project}/holdfast.toml: the file: has more than 32 tables or lists within each other; no setting needs more "
+        "than a few"
+    ]
 
 
 def test_a_file_that_is_no_text_or_cannot_be_read_is_named(settings: Setup, home: Path, project: Path) -> None:

@@ -103,6 +103,10 @@ def test_tables_inside_tables_are_read() -> None:
         ),
         ("[compaction]\nrule = []", "policy.compaction.rule", "[] is not known"),
         ("max_steps = 0x" + "f" * 5_000, "policy.max_steps", "must be a whole number"),
+        ("fit = 0x" + "f" * 5_000, "policy.fit", "must be a table of settings, or false, not a number of thousands"),
+        ("base = 0x" + "f" * 5_000, "policy", "a number of thousands of digits is not known; choose one of"),
+        ("models = 0x" + "f" * 5_000, "policy.models", "must be a table of patterns, not a number of thousands"),
+        ("name." + "a." * 5_000 + "a = 1", "policy.name", "must be str, not a value that is nested hundreds of times"),
         ("a = " + "[" * 5_000, "policy", "is not TOML that can be read"),
     ],
 )

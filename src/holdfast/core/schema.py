@@ -22,17 +22,21 @@ MIN_SHARE = 0.001
 SHORT_REPR_CHARS = 60
 HUGE_NUMBER = "a number of thousands of digits"
 """Stands for an integer that Python does not print."""
+DEEP_VALUE = "a value that is nested hundreds of times"
+"""Stands for tables or lists within each other that Python does not print."""
 
 TypeCheck: TypeAlias = Callable[[object], bool]
 _PLAIN_TYPES = frozenset({str, int, float, bool, NoneType})
 
 
 def short_repr(value: object) -> str:
-    """Return the start of a value's `repr` without secrets, or `HUGE_NUMBER`."""
+    """Return the start of a value's `repr` without secrets, `HUGE_NUMBER`, or `DEEP_VALUE`."""
     try:
         return redact_text(repr(value))[:SHORT_REPR_CHARS]
     except ValueError:
         return HUGE_NUMBER
+    except RecursionError:
+        return DEEP_VALUE
 
 
 def suggest_similar(name: str, known: Sequence[str], otherwise: str) -> str:

@@ -123,7 +123,7 @@ def _read_entries(path: Path) -> dict[str, KeyEntry]:
     except OSError as error:
         problem = f"{error.strerror or error}; make one with: holdfast gateway key NAME --keys {path}"
         raise SettingsError("keys", problem, where=str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError("keys", str(error), where=str(path)) from error
     return {name: _entry(name, table, str(path)) for name, table in tables.items()}
 

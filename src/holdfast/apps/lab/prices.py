@@ -43,7 +43,7 @@ def _find_prices(name: str) -> list[Prices]:
 def _read_price_file(path: Path) -> list[Prices]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError("--prices", f"{path} cannot be read: {error}") from error
     found = [_parse_prices(path, name, table) for name, table in tables.items()]
     if not found:

@@ -74,7 +74,7 @@ def parse_variations(text: Sequence[str], policy: Policy, *, has_summary: bool =
         name, _, values = one.partition("=")
         try:
             listed = cast("list[object]", tomllib.loads(f"values = [{values}]")["values"])
-        except ValueError:
+        except (ValueError, RecursionError):
             listed = []
         if not listed:
             raise SettingsError("--vary", f"{one!r} has no values; write them as in compaction.tail_share=0.05,0.1")

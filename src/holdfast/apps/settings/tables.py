@@ -18,7 +18,7 @@ from holdfast.apps.settings.values import (
 )
 from holdfast.core.history.scopes import MainVisibility
 from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility
-from holdfast.core.schema import is_integer, is_number
+from holdfast.core.schema import is_integer, is_number, short_repr
 from holdfast.errors import SettingsError, redact_text
 from holdfast.session.compaction.hooks import HookCommand, Hooks
 
@@ -180,7 +180,7 @@ def _parse_commands(table: Mapping[str, object], key: str) -> tuple[HookCommand,
         value = [value]
     if not isinstance(value, list):
         raise InvalidValueError(
-            f'must be a list of commands such as [["notify", "--quiet"]], not {value!r:.60}', (key,)
+            f'must be a list of commands such as [["notify", "--quiet"]], not {short_repr(value)}', (key,)
         )
     commands: list[HookCommand] = []
     for one in cast("list[object]", value):
@@ -189,14 +189,14 @@ def _parse_commands(table: Mapping[str, object], key: str) -> tuple[HookCommand,
         except ValueError as error:
             raise InvalidValueError(f"{one!r:.60} is not a command: {error}", (key,)) from error
         if not argv or not argv[0] or any("\0" in word for word in argv):
-            raise InvalidValueError(f'{one!r:.60} is not a command; write it as ["notify", "--quiet"]', (key,))
+            raise InvalidValueError(f'{short_repr(one)} is not a command; write it as ["notify", "--quiet"]', (key,))
         commands.append(HookCommand(argv))
     return tuple(commands)
 
 
 def _check_table(value: object, within: tuple[str, ...] = ()) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise InvalidValueError(f"must be a table, not {value!r:.60}", within)
+        raise InvalidValueError(f"must be a table, not {short_repr(value)}", within)
     return cast("dict[str, object]", value)
 
 

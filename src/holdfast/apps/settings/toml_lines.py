@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -18,19 +18,42 @@ TomlEntry: TypeAlias = "tuple[Key | None, Item]"
 """A statement or a table with its key; the key of a comment or a blank line is None."""
 TomlBody: TypeAlias = "Sequence[TomlEntry]"
 BYTE_ORDER_MARK = "\ufeff"
+MAX_DEPTH = 32
+"""How many tables and lists may lie within each other. Code that walks through them calls itself for each."""
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 
 def parse_toml(text: str, file: str) -> TomlTable:
     """Return the tables of a document; an error names the file and the line."""
     try:
-        return tomllib.loads(_normalized(text))
+        table = tomllib.loads(_normalized(text))
     except (ValueError, RecursionError) as error:
         reason = str(error)
         place = _PLACE.search(reason)
         line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
         problem = f"cannot be read as TOML: {_PLACE.sub('', reason)}; correct this line"
         raise SettingsError("the file", problem, where=f"{file}:{line}") from error
+    if _depth(table) > MAX_DEPTH:
+        problem = f"has more than {MAX_DEPTH} tables or lists within each other; no setting needs more than a few"
+        raise SettingsError("the file", problem, where=file)
+    return table
+
+
+def _depth(table: TomlTable) -> int:
+    """Return how deep tables and lists are nested; dotted keys nest them without any limit of the parser."""
+    depth, level = 0, list[object]([table])
+    while level and depth <= MAX_DEPTH:
+        depth += 1
+        level = [inner for outer in level for inner in _contents(outer) if _is_nested(inner)]
+    return depth
+
+
+def _contents(value: object) -> Iterable[object]:
+    return cast("TomlTable", value).values() if isinstance(value, dict) else cast("list[object]", value)
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, dict | list)
 
 
 def parse_document(text: str) -> "TOMLDocument":

@@ -247,7 +247,7 @@ class FolderPath(FilePath):
         return False if text.strip().lower() in OFF_WORDS else text.strip()
 
     def check(self, value: object, folder: Path, /) -> object:
-        if value is False or value in OFF_WORDS:
+        if value is False or (isinstance(value, str) and value in OFF_WORDS):
             return None
         if not isinstance(value, str) or not value or "\0" in value:
             raise invalid_value_error(self.expects, value)
@@ -312,7 +312,8 @@ def check_choice(value: object, choices: Sequence[str], *path: str) -> str:
     """Return a value that is one of several words."""
     if isinstance(value, str) and value in choices:
         return value
-    raise InvalidValueError(f"{value!r:.60} is not known; {suggest_name(str(value), choices)}", path)
+    hint = suggest_name(value if isinstance(value, str) else "", choices)
+    raise InvalidValueError(f"{short_repr(value)} is not known; {hint}", path)
 
 
 def suggest_name(name: str, known: Sequence[str]) -> str:

@@ -20,7 +20,15 @@ from holdfast.core.planning.rules.default import DefaultCompaction, Offload
 from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
 from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.rules.truncator import BasicTruncator
-from holdfast.core.schema import check_fields, integer_bounds, share_bounds, suggest_similar, typed_fields, types_in
+from holdfast.core.schema import (
+    check_fields,
+    integer_bounds,
+    share_bounds,
+    short_repr,
+    suggest_similar,
+    typed_fields,
+    types_in,
+)
 from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
@@ -227,7 +235,7 @@ def policy_named(policy: str | Policy) -> Policy:
     name = policy
     if not isinstance(name, str) or name not in PRESETS:
         remedy = f"choose one of: {', '.join(PRESETS)}, or pass the Policy that read_policy() makes of your TOML"
-        raise SettingsError("policy", f"{name!r} is not known; {remedy}")
+        raise SettingsError("policy", f"{short_repr(name)} is not known; {remedy}")
     return PRESETS[name]
 
 
@@ -273,12 +281,12 @@ def _model_policies(policy: Policy, table: Mapping[str, object], place: str) -> 
     if not patterns:
         return ()
     if not isinstance(patterns, dict):
-        raise SettingsError(place, f"must be a table of patterns, not {patterns!r:.60}")
+        raise SettingsError(place, f"must be a table of patterns, not {short_repr(patterns)}")
     found: list[tuple[str, Policy]] = []
     for pattern, changes in cast("dict[str, object]", patterns).items():
         where = f"{place}.{pattern}"
         if not isinstance(changes, dict) or MODELS_TABLE in changes:
-            raise SettingsError(where, f"must be a table of settings, not {changes!r:.60}")
+            raise SettingsError(where, f"must be a table of settings, not {short_repr(cast('object', changes))}")
         found.append((pattern, cast("Policy", _with_changes(base, cast("dict[str, object]", changes), where))))
     return tuple(found)
 
@@ -290,12 +298,14 @@ def _changed_value(current: object, value: object, hint: object, place: str) -> 
     if value is False:
         return None
     if not isinstance(value, dict):
-        raise SettingsError(place, f"must be a table of settings, or false, not {value!r:.60}")
+        raise SettingsError(place, f"must be a table of settings, or false, not {short_repr(value)}")
     table = dict(cast("dict[str, object]", value))
     rules_by_name: dict[str, type] = {getattr(rule, "RULE", rule.__name__): rule for rule in rules}
     name = table.pop("rule", None)
     if name is not None and (not isinstance(name, str) or name not in rules_by_name):
-        raise SettingsError(f"{place}.rule", f"{name!r:.60} is not known; choose one of: {', '.join(rules_by_name)}")
+        raise SettingsError(
+            f"{place}.rule", f"{short_repr(name)} is not known; choose one of: {', '.join(rules_by_name)}"
+        )
     rule = rules[0] if name is None else rules_by_name[name]
     keeps_rule = current is not None and (name is None or type(current) is rule)
     return _with_changes(current if keeps_rule else rule(), table, place)
