@@ -498,6 +498,21 @@ def test_an_export_into_a_folder_says_what_is_wrong(
     assert (code, problem) == (2, f"holdfast: {Path(folder)}: Is a directory; check the path\n")
 
 
+@pytest.mark.parametrize("command", [("export", "report-1", "-o"), ("view", "report-1", "--export")])
+def test_what_a_command_writes_never_replaces_a_store(
+    command: tuple[str, ...], chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats)
+    link = tmp_path / "out.txt"
+    link.symlink_to(chats)
+
+    found = [run(capsys, *command, str(path)) for path in (chats, link)]
+
+    problem = f"{chats}: it is a SQLite file, which may hold sessions; choose another path\n"
+    assert [(code, errors.endswith(problem)) for code, _, errors in found] == [(2, True), (2, True)]
+    assert run(capsys, "replay", "report-1", "--verify")[0] == 0
+
+
 @pytest.mark.parametrize("content", [b"", b"no database at all " * 500])
 def test_a_file_with_nothing_to_save_is_called_so(
     content: bytes, chats: Path, capsys: pytest.CaptureFixture[str]

@@ -11,6 +11,8 @@ from pathlib import Path
 from holdfast.errors import StoreUnavailableError
 
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
+SQLITE_MAGIC = b"SQLite format 3\x00"
+"""How every SQLite file begins."""
 
 
 def create_private_folder(path: Path) -> None:
@@ -104,6 +106,7 @@ def write_private_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines to a private file; an older file is replaced only when everything is written.
 
     Devices and pipes, such as `/dev/stdout`, are written to and not replaced. A link stays, and its file is replaced.
+    A SQLite file is refused: it may be the store that the lines come from, and hold much that is not in them.
     """
     try:
         if path.is_dir():
@@ -113,9 +116,16 @@ def write_private_lines(path: Path, lines: Iterable[str]) -> None:
                 stream.writelines(lines)
             return
         path = path.resolve()
+        if path.exists() and _is_sqlite_file(path):
+            raise StoreUnavailableError(str(path), "it is a SQLite file, which may hold sessions; choose another path")
         replace_file(path, (line.encode() for line in lines))
     except OSError as error:
         raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
+
+
+def _is_sqlite_file(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
 
 
 def is_folder_writable(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.errors import DamagedStoreError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord
 from holdfast.stores.encoding import decode_record, decompress, sha256_hex
+from holdfast.stores.files import SQLITE_MAGIC
 from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK
 
 SqliteValue: TypeAlias = int | float | str | bytes | None
@@ -149,7 +150,6 @@ def _value(kind: int, content: bytes) -> SqliteValue:
     return int.from_bytes(content, "big", signed=True) if content else {8: 0, 9: 1}.get(kind)
 
 
-SQLITE_MAGIC = b"SQLite format 3\x00"
 DAMAGED_FILE_LABEL = "the damaged file"
 
 
