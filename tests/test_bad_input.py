@@ -1,14 +1,16 @@
 """Bad input is normal: a typed error that names the place and the remedy, or a repair with a line in the receipt."""
 
 import json
+from collections import UserDict
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from holdfast import Budget, CannotFitError, HoldfastError, MalformedInputError, SettingsError, govern
+from holdfast import Budget, CannotFitError, HoldfastError, MalformedInputError, Session, SettingsError, govern
 from holdfast.core.conversation.json_values import NotJsonError, is_sendable_json
+from holdfast.core.history.events import ToolsChanged
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 MALFORMED: list[tuple[Any, str]] = [
@@ -174,6 +176,37 @@ def test_any_mapping_is_an_object_and_a_tuple_is_a_list() -> None:
     message: Mapping[str, Any] = MappingProxyType(user_message("hi"))
 
     assert govern((message,), budget=1_000).messages[0] is message
+
+
+async def test_a_session_takes_any_mapping_as_an_object_wherever_it_is() -> None:
+    call = {"id": "a", "type": "function", "function": MappingProxyType({"name": "read", "arguments": "{}"})}
+    said: list[Mapping[str, Any]] = [
+        MappingProxyType(user_message("hi")),
+        {"role": "assistant", "tool_calls": [MappingProxyType(call)], "extra": MappingProxyType({"a": 1})},
+        UserDict({"role": "tool", "tool_call_id": "a", "content": "done"}),
+    ]
+    plain = [
+        user_message("hi"),
+        {
+            "role": "assistant",
+            "tool_calls": [{**call, "function": {"name": "read", "arguments": "{}"}}],
+            "extra": {"a": 1},
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "done"},
+    ]
+    tool = MappingProxyType({"type": "function", "function": MappingProxyType({"name": "read"})})
+
+    async with Session.open("s", store="memory://", model="gpt-5") as session:
+        await session.record(said[:2])
+        await session.sync(said)
+        requests = [await session.prepare(16_000, tools=[tool]) for _ in range(2)]
+        recorded = await session.messages()
+        changes = [event for event in await session.events() if isinstance(event, ToolsChanged)]
+
+    assert recorded == plain
+    assert [json.dumps(request.messages) for request in requests] == [json.dumps(plain)] * 2
+    assert requests[1].tools == [{"type": "function", "function": {"name": "read"}}]
+    assert len(changes) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import TypeVar, cast
 
 from holdfast.core.conversation.json_values import copied_json, dump_json, is_sendable_json, replace_surrogates
 from holdfast.core.conversation.messages import Message
@@ -14,6 +14,7 @@ from holdfast.redaction import redact_text
 from holdfast.wire.formats import split_elements, without_response_fields
 from holdfast.wire.json_reader import InputPath, check_tools
 
+T = TypeVar("T")
 MAX_ENDPOINT_CHARS = 2_000
 PARSED_FIELDS = frozenset({"parsed", "parsed_arguments"})
 LIST_TYPES = list, Sequence
@@ -97,9 +98,18 @@ def decode_messages(
 
 def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mapping[str, object]] | None]:
     """Return system text and tools; `extras_json` checks their content when they change."""
-    if isinstance(system, str) and not system.isascii():
-        system = replace_surrogates(system)
-    return system, None if tools is None else check_tools(tools)
+    if isinstance(system, str):
+        system = system if system.isascii() else replace_surrogates(system)
+    elif system is not None:
+        system = _as_dicts(system)
+    return system, None if tools is None else _as_dicts(check_tools(tools))
+
+
+def _as_dicts(value: T) -> T:
+    """Return a list in which other mappings are dicts, which is all that encoders take; the list itself if it is."""
+    items = cast("object", value)
+    is_plain = not isinstance(items, list | tuple) or all(type(item) is dict for item in cast("list[object]", items))
+    return value if is_plain else copied_json(value)
 
 
 def check_position(where: str, value: object) -> int:

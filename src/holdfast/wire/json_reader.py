@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, NoReturn, TypeGuard, TypeVar, cast
 
-from holdfast.core.conversation.json_values import Json, NotJsonError, is_sendable_json, sendable_json
+from holdfast.core.conversation.json_values import Json, NotJsonError, copied_json, is_sendable_json, sendable_json
 from holdfast.core.conversation.messages import Message, Role, Text, Trust
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes
 from holdfast.core.conversation.transcript import MessageMeasures
@@ -212,7 +212,7 @@ def extra_fields(value: Any, known: frozenset[str] | None) -> str:
     """Return the fields that no part represents as JSON text: they are sent, so they count. None knows all fields."""
     if known is None or not is_mapping(value) or value.keys() <= known:
         return ""
-    return json.dumps({key: item for key, item in value.items() if key not in known}, ensure_ascii=False)
+    return json.dumps(copied_json({key: item for key, item in value.items() if key not in known}), ensure_ascii=False)
 
 
 def replace_items(native: Mapping[str, Any], key: str, items: Sequence[Any]) -> Mapping[str, Any]:

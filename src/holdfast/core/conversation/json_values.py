@@ -97,7 +97,10 @@ def _is_sendable_list(value: list[object], depth: int) -> bool:
 
 
 def copied_json(value: T, depth: int = 0) -> T:
-    """Return a copy of lists and dicts; texts and numbers never change. What is nested too deep stays as it is."""
+    """Return a copy of lists and dicts; texts and numbers never change. What is nested too deep stays as it is.
+
+    Other mappings become dicts, which is all that encoders of JSON take.
+    """
     if depth > MAX_JSON_DEPTH:
         return value
     copied: object = value
@@ -113,6 +116,8 @@ def copied_json(value: T, depth: int = 0) -> T:
         ]
     elif isinstance(value, tuple):
         copied = tuple(copied_json(inner, depth + 1) for inner in cast("tuple[object, ...]", value))
+    elif type(value) not in _SIMPLE_TYPES and isinstance(value, Mapping):
+        copied = copied_json(dict(cast("Mapping[object, object]", value)), depth)
     return cast("T", copied)
 
 
