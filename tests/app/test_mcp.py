@@ -250,6 +250,28 @@ async def test_requests_that_are_piped_into_the_program_are_answered_though_the_
     ]
 
 
+async def test_a_request_with_half_a_character_is_answered_under_its_id(tmp_path: Path) -> None:
+    async with Session.open("first", store=f"sqlite:///{tmp_path / 'chats.db'}") as session:
+        await session.record(TALK)
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "shell", "version": "1"}}
+    asked = {"name": "recall", "arguments": {"conversation": "first", "query": "harbour code \ud83d"}}
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}),
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}),
+    ]
+
+    run = await asyncio.create_subprocess_exec(
+        *(Path(sys.executable).with_name("holdfast"), "mcp"), env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    output, _ = await run.communicate("\n".join([*lines, ""]).encode())
+    greeting, answer = map(json.loads, output.splitlines())
+
+    assert (greeting["id"], answer["id"]) == (0, 1)
+    assert "the harbour code is KESTREL" in answer["result"]["content"][0]["text"]
+
+
 async def test_an_interrupt_ends_the_program_though_its_client_is_silent(tmp_path: Path) -> None:
     client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "shell", "version": "1"}}
     hello = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client})

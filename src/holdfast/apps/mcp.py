@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from holdfast import __version__
 from holdfast.core.conversation.frames import neutralize
+from holdfast.core.conversation.json_values import parse_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import ARGUMENT_ALIASES, RECALL_PARAMETERS
 from holdfast.core.schema import is_integer, short_repr
@@ -309,6 +310,8 @@ class _StdioExchange:
         async with to_server, answers:
             async for item in lines:
                 if isinstance(item, Exception):
+                    item = _repaired_request(item)  # noqa: PLW2901 - the same line, as it can be read
+                if isinstance(item, Exception):
                     if (refusal := _refusal_of_line(item)) is not None:
                         await answers.send(SessionMessage(refusal))
                     continue
@@ -337,6 +340,20 @@ class _StdioExchange:
     def _note_answered(self, request_id: object) -> None:
         self._unanswered.discard(request_id)
         self._has_answered.set()
+
+
+def _repaired_request(problem: Exception) -> SessionMessage | Exception:
+    """Return the request of a line with half a character, which JSON can hold and the library refuses to read.
+
+    A model may write one into what it looks for. An error without the id of the request would leave its client waiting.
+    """
+    found = problem.errors()[0] if isinstance(problem, ValidationError) else None
+    if found is None or found["type"] != "json_invalid":
+        return problem
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_python(parse_json(found["input"]), by_name=False))
+    except ValueError:
+        return problem
 
 
 def _refusal_of_line(problem: Exception) -> types.JSONRPCError | None:
