@@ -377,6 +377,57 @@ async def test_a_response_that_continues_an_earlier_one_takes_its_place(recorder
     assert [text in str(content) for text, content in zip(expected, said, strict=True)] == [True] * 6
 
 
+async def answer_items(recorder: Recorder, request: ClientRequest, items: list[Json], number: int) -> None:
+    """Record a request with an answer that has these items."""
+    exchange = await recorder.receive(request)
+    answer = {"id": f"resp_{number}", "object": "response", "status": "completed", "output": items}
+    exchange.feed(json.dumps(answer).encode())
+    await exchange.finish("complete", 200)
+
+
+def thought(name: str) -> Json:
+    return {"type": "reasoning", "id": f"rs_{name}", "summary": [], "encrypted_content": f"sealed-{name}"}
+
+
+def spoken(name: str) -> Json:
+    content = [{"type": "output_text", "text": f"Answer {name}.", "annotations": []}]
+    return {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": "completed", "content": content}
+
+
+async def test_an_answer_that_is_asked_for_again_is_taken_back_with_its_reasoning(recorder: Recorder) -> None:
+    prompt: Json = {"role": "user", "content": "hi"}
+    for number, name in enumerate(("one", "two"), 1):
+        request = replace(responses([prompt], store=False), headers={"thread-id": "s"})
+        await answer_items(recorder, request, [thought(name), spoken(name)], number)
+
+    async with recorder.session("s") as opened:
+        assert await opened.session.messages() == [prompt, thought("two"), spoken("two")]
+
+
+@pytest.mark.parametrize("budget", [None, 2_000])
+async def test_reasoning_of_an_answer_that_the_log_does_not_have_is_recorded_and_sent_with_its_call(
+    store: MemoryStore, budget: int | None
+) -> None:
+    recorder = Recorder(store, budget=budget)
+    prompt: Json = {"role": "user", "content": "hi " * 3_000}
+    call: Json = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "read", "arguments": "{}"}
+    result: Json = {"type": "function_call_output", "call_id": "c1", "output": "A text."}
+    last: Json = {"role": "user", "content": "go on"}
+    listed = [prompt, spoken("one"), last]
+    named = {"thread-id": "s"}
+    await (await recorder.receive(replace(responses(listed, store=False), headers=named))).finish("refused", 529)
+    listed += [thought("two"), call, result]
+    exchange = await recorder.receive(replace(responses(listed, store=False), headers=named))
+
+    async with recorder.session(exchange.session_id) as opened:
+        entries = opened.session.history.entries
+        assert [entry.message.native for entry in entries] == listed
+    assert json.loads(exchange.body)["input"][-4:] == listed[-4:]
+    assert exchange.headers.get("x-holdfast-compacted") == (None if budget is None else "1")
+    await exchange.finish("refused", 529)
+    await recorder.close()
+
+
 async def test_a_sub_agent_works_in_a_scope_of_its_own(recorder: Recorder) -> None:
     await answered(recorder, chat("hi", name="s"), "Hello there.")
     child = chat("look around", system="You explore.")

@@ -77,6 +77,17 @@ class ClientList:
         """Return the index in the list of the first message after a number of messages of the chain."""
         return bisect_right(self.lengths, length)
 
+    def start_of_optional(self, stop: int) -> int:
+        """Return the index of the first of the items before an index that clients may leave out, and that are last."""
+        start = stop
+        # Contents of one answer of Gemini have one length, too.
+        while start > 1 and self.lengths[start - 2] == self.lengths[start - 1] and self._is_optional(start - 1):
+            start -= 1
+        return 0 if start == 1 and self._is_optional(0) else start
+
+    def _is_optional(self, index: int) -> bool:
+        return self.body.wire == "openai-responses" and is_optional(self.body.message(index))
+
     def text_after(self, length: int) -> str:
         """Return the text after a number of messages of the chain."""
         return "".join(text for native in self.body.messages(self.first_after(length)) for text in texts_of(native))

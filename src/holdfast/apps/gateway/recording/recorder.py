@@ -38,6 +38,7 @@ from holdfast.apps.gateway.recording.identity import (
     is_optional,
     joined_contents,
     orders_a_summary,
+    reasoning_key,
     response_hash,
     side_purpose_of_words,
 )
@@ -763,9 +764,26 @@ def _continued_body(raw: bytes, reading: ReadRequest, natives: Sequence[JsonMapp
 
 
 def _shared_messages(agent_list: AgentList, listed: ClientList, length: int) -> _Shared:
-    """Return what the lists of agent and client share that begin with so many messages of the chain."""
+    """Return what the lists of agent and client share that begin with so many messages of the chain.
+
+    Reasoning has no place in the chain. What stands between these messages and the next one is shared if the log has it
+    there, too; all other reasoning belongs to what follows.
+    """
     rest = agent_list.positions[length:]
-    return _Shared(length, listed.first_after(length), rest[0] if rest else None)
+    first, last = listed.first_after(length), agent_list.positions[length - 1] if length else -1
+    start = listed.start_of_optional(first)
+    for index in range(start, first):
+        place = agent_list.reasoning_positions.get(reasoning_key(listed.body.message(index)), -1)
+        if place <= last or (rest and place >= rest[0]):
+            first = index
+            break
+        last = place
+    if not rest:
+        return _Shared(length, first, None)
+    unseen, rewind_to = {*agent_list.reasoning_positions.values(), *agent_list.hidden}, rest[0]
+    while rewind_to - 1 > last and rewind_to - 1 in unseen:
+        rewind_to -= 1
+    return _Shared(length, first, rewind_to)
 
 
 def _place_of(answer: OpenAnswer | None) -> int | None:
