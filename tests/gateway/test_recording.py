@@ -152,6 +152,32 @@ async def test_a_conversation_without_a_name_is_found_again_by_its_answers(recor
     assert await messages(recorder, first) == ["hi", "Hello there.", "more", "Yes."]
 
 
+@pytest.mark.parametrize("headers", [{}, {"x-session-id": "s"}], ids=["unnamed", "named"])
+@pytest.mark.parametrize(
+    "beside",
+    [{"annotations": [{"type": "url_citation"}]}, {"provider_specific_fields": {"a": 1}}, {"reasoning_text": "Hm."}],
+    ids=["references", "fields", "reasoning"],
+)
+async def test_a_conversation_goes_on_without_what_its_client_leaves_out_of_an_answer(
+    recorder: Recorder, beside: Json, headers: dict[str, str]
+) -> None:
+    listed: list[Json] = [{"role": "user", "content": "hi"}]
+    sessions: set[str] = set()
+    for number in range(3):
+        exchange = await recorder.receive(sent(json.dumps({"model": "m", "messages": listed}).encode(), headers))
+        said = {"role": "assistant", "content": f"Answer {number}."}
+        exchange.feed(json.dumps({"choices": [{"index": 0, "message": said | beside}]}).encode())
+        await exchange.finish("complete", 200)
+        sessions.add(exchange.session_id)
+        listed += [said, {"role": "user", "content": f"more {number}"}]
+
+    [session_id] = sessions
+    async with recorder.session(session_id) as opened:
+        natives = await opened.session.messages()
+    assert natives == [one | (beside if one["role"] == "assistant" else {}) for one in listed[:-1]]
+    assert await kinds(recorder, session_id) == []
+
+
 async def test_a_conversation_without_a_name_is_found_again_after_a_restart(store: MemoryStore) -> None:
     before = Recorder(store)
     first = await answered(before, chat("hi"), "Hello there.")

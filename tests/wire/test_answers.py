@@ -114,6 +114,19 @@ CHAT_STREAMS: dict[str, tuple[list[object], dict[str, object]]] = {
             ],
         },
     ),
+    "images and references": (
+        [
+            {"content": "Here."},
+            {"images": [{"type": "image_url", "image_url": {"url": "data:,A"}, "index": 0}]},
+            {"annotations": [{"type": "url_citation", "title": "A"}]},
+            {"annotations": [{"type": "url_citation", "title": "B"}]},
+        ],
+        {
+            "content": "Here.",
+            "images": [{"type": "image_url", "image_url": {"url": "data:,A"}, "index": 0}],
+            "annotations": [{"type": "url_citation", "title": "A"}, {"type": "url_citation", "title": "B"}],
+        },
+    ),
     "a spoken answer": (
         [
             {"content": ""},

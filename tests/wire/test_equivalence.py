@@ -58,3 +58,64 @@ def test_an_empty_text_beside_a_call_of_the_older_form_says_nothing() -> None:
     call = {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}
 
     assert essential_message({**call, "content": ""}) == essential_message({**call, "content": None}) == call
+
+
+CITED = [{"type": "url_citation", "title": "Grass"}]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ({"role": "assistant", "content": "Yes.", "annotations": CITED, "images": [{"type": "image_url"}]}, ()),
+        ({"role": "assistant", "content": "Yes.", "provider_specific_fields": {"a": 1}, "executed_tools": [{}]}, ()),
+        ({"role": "assistant", "refusal": "No.", "annotations": CITED}, ("refusal",)),
+        ({"role": "assistant", "content": "Yes.", "phase": "final_answer", "type": "message"}, ()),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "namespace": "n"}, ()),
+        ({"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x", "caller": {"type": "direct"}}, ()),
+    ],
+    ids=["references and images", "other members", "refusal", "phase", "call", "custom call"],
+)
+def test_what_stands_beside_an_answer_makes_no_difference(answer: JsonMessage, kept: tuple[str, ...]) -> None:
+    said = {"type", "role", "content", "call_id", "name", "arguments", "input", *kept}
+
+    assert essential_message(answer) == essential_message({name: answer[name] for name in answer if name in said})
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"type": "text", "text": "Yes.", "citations": CITED}, {"type": "text", "text": "Yes."}),
+        ({"type": "output_text", "text": "Yes.", "annotations": CITED}, {"type": "text", "text": "Yes."}),
+        (
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}, "caller": {"type": "direct"}},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        ),
+    ],
+    ids=["Anthropic", "Responses", "call"],
+)
+def test_what_stands_beside_a_text_or_a_call_of_an_answer_makes_no_difference(
+    block: JsonMessage, said: JsonMessage
+) -> None:
+    assert essential_message({"role": "assistant", "content": [block]}) == {"role": "assistant", "content": [said]}
+
+
+def test_what_a_server_adds_to_a_call_makes_no_difference() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    signed = {**call, "extra_content": {"google": {"thought_signature": "c2ln"}}}
+
+    one, other = ({"role": "assistant", "content": None, "tool_calls": [each]} for each in (signed, call))
+
+    assert essential_message(one) == essential_message(other)
+
+
+def test_an_image_is_what_an_answer_says_that_has_nothing_else() -> None:
+    answer = {"role": "assistant", "content": "", "images": [{"type": "image_url", "image_url": {"url": "data:,A"}}]}
+
+    assert essential_message(answer) == {**answer, "content": []}
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_what_others_than_the_model_say_is_compared_with_all_its_members(role: str) -> None:
+    message = {"role": role, "content": [{"type": "text", "text": "a", "title": "A"}], "files": ["a.txt"]}
+
+    assert essential_message(message) == message

@@ -21,8 +21,9 @@ JsonMapping: TypeAlias = Mapping[str, Any]
 _FUNCTION_CALL = -1
 """The index of a call in the older form, of which a message has one."""
 _APPENDED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning")
-_BLOCK_LISTS = ("content", "reasoning_details")
-"""Members of a chat delta that may be lists: Mistral's thinking and references, OpenRouter's reasoning."""
+_BLOCK_LISTS = ("content", "reasoning_details", "images", "annotations")
+"""Members of a chat delta that may be lists: Mistral's thinking and references, OpenRouter's reasoning and images, and
+what an answer refers to."""
 _SOUND = ("data", "transcript")
 """The pieces of a spoken answer: the sound is not kept, because an answer is sent back by its id."""
 _CALL_TEXTS = {"function": ("name", "arguments"), "custom": ("name", "input")}

@@ -7,7 +7,7 @@ compare messages only, never to send them.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from holdfast.wire.gemini import FIELD_SPELLINGS, SIGNATURE_FIELD, camel_case_keys
@@ -16,8 +16,18 @@ from holdfast.wire.media import standard_base64
 
 _REASONING = frozenset({"reasoning", "reasoning_content", "reasoning_details"})
 """Members that clients leave out later, if anything else is said."""
-_BESIDE_CONTENT = frozenset({"refusal", "audio"}) | _REASONING
-"""Members that clients leave out later, if there is other content."""
+_SAID = frozenset({"role", "content", "tool_calls", "function_call"})
+"""What a message of the model says. Clients leave out what stands beside it, such as references and reasoning."""
+_SAID_WITHOUT_CONTENT = _SAID | {"refusal", "audio"}
+"""What it says that has neither a text nor calls."""
+_SAID_IN_BLOCKS = {"text": ("type", "text"), "tool_use": ("type", "id", "name", "input")}
+"""What blocks of the model say, by their types; of others, every member counts."""
+_SAID_IN_ITEMS = {
+    "function_call": ("type", "call_id", "name", "arguments"),
+    "custom_tool_call": ("type", "call_id", "name", "input"),
+}
+"""What items of the model say, by their types."""
+_CALL_MEMBERS = ("id", "type", "function", "custom")
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "audio")
 """Members beside which an empty content says nothing."""
 _THINKING_TYPES = ("thinking", "redacted_thinking")
@@ -45,12 +55,25 @@ def essential_message(native: Mapping[str, Any]) -> Mapping[str, Any]:
         message["audio"] = {"id": audio["id"]}
     if is_list(calls := message.get("tool_calls")):
         message["tool_calls"] = [_essential_call(call) for call in calls]
-    if not message.get("content") and any(message.get(name) for name in _INSTEAD_OF_CONTENT):
+    has_other = any(message.get(name) for name in _INSTEAD_OF_CONTENT)
+    if not message.get("content") and has_other:
         message.pop("content", None)
-        message = {key: value for key, value in message.items() if key not in _REASONING}
-    if message.get("content") or message.get("tool_calls"):
-        message = {key: value for key, value in message.items() if key not in _BESIDE_CONTENT}
-    return message
+    if message.get("content") or has_other:
+        message = _said_by(message)
+    return _only(message, _SAID_IN_ITEMS.get(kind)) if isinstance(kind, str) else message
+
+
+def _said_by(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message that says something, without what its client may leave out later."""
+    has_content = message.get("content") or message.get("tool_calls")
+    if message.get("role") == "assistant":
+        return _only(message, _SAID if has_content else _SAID_WITHOUT_CONTENT)
+    beside = _REASONING | {"refusal", "audio"} if has_content else _REASONING
+    return {key: value for key, value in message.items() if key not in beside}
+
+
+def _only(value: dict[str, Any], names: Container[str] | None) -> dict[str, Any]:
+    return value if names is None else {key: item for key, item in value.items() if key in names}
 
 
 def _essential_members(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +151,8 @@ def _essential_block(block: Any, *, role: object) -> Any:
         members["type"] = "text"
         if isinstance(text := members.get("text"), str):
             members["text"] = text.rstrip() if role == "user" else text
+    if role == "assistant" and isinstance(kind := members.get("type"), str):
+        members = _only(members, _SAID_IN_BLOCKS.get(kind))
     if members.get("type") == "tool_result" and "content" in members:
         members["content"] = _essential_content(members["content"], role=None)
     return members
@@ -136,10 +161,12 @@ def _essential_block(block: Any, *, role: object) -> Any:
 def _essential_call(call: Any) -> Any:
     if not is_mapping(call):
         return call
-    members = _essential_members(call)
-    members.pop("index", None)
+    members = _only(_essential_members(call), _CALL_MEMBERS)
     if is_mapping(function := members.get("function")):
-        members["function"] = {**function, "arguments": _essential_arguments(function.get("arguments"))}
+        members["function"] = {
+            "name": function.get("name"),
+            "arguments": _essential_arguments(function.get("arguments")),
+        }
     return members
 
 

@@ -791,7 +791,7 @@ def _place_of(answer: OpenAnswer | None) -> int | None:
 
 
 def _says_something(answer: Answer) -> bool:
-    said = ("content", "tool_calls", "parts", "refusal", "audio", "function_call")
+    said = ("content", "tool_calls", "parts", "refusal", "audio", "images", "function_call")
     return any("type" in message or any(message.get(name) for name in said) for message in answer.messages)
 
 
