@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -756,6 +756,69 @@ async def test_of_two_whole_answers_of_two_gateways_the_first_is_the_conversatio
 
     assert await messages(recorder, "s") == ["hi", "Hello there."]
     assert await kinds(recorder, "s") == ["SideCallRecorded"]
+    await other.close()
+
+
+async def read_the_messages(recorder: Recorder) -> None:
+    async with recorder.session("s") as opened:
+        await opened.session.messages()
+
+
+async def recall_a_message(recorder: Recorder) -> None:
+    async with recorder.session("s") as opened:
+        await opened.session.recall("hi")
+
+
+@pytest.mark.parametrize("learns", [read_the_messages, recall_a_message])
+async def test_what_a_gateway_has_read_of_another_ones_turn_is_not_recorded_again(
+    recorder: Recorder, store: MemoryStore, learns: Callable[[Recorder], Awaitable[None]]
+) -> None:
+    other = Recorder(store)
+    await answered(recorder, chat("hi", name="s"), "Hello.", 1)
+    await answered(other, chat("hi", "Hello.", "more", name="s"), "Yes.", 2)
+    await learns(recorder)
+    await answered(recorder, chat("hi", "Hello.", "more", "Yes.", "less", name="s"), "No.", 3)
+
+    assert await messages(other, "s") == ["hi", "Hello.", "more", "Yes.", "less", "No."]
+    await other.close()
+
+
+@pytest.mark.parametrize("kind", ["agent", "auxiliary"])
+async def test_a_turn_of_another_gateway_is_recorded_once_although_a_call_ends_here_after_it(
+    recorder: Recorder, store: MemoryStore, kind: str
+) -> None:
+    other, late = Recorder(store), chat("hi", "Hello.", "more", name="s")
+    await answered(recorder, chat("hi", name="s"), "Hello.", 1)
+    exchange = await recorder.receive(replace(late, headers={**late.headers, "x-interaction-type": kind}))
+    await answered(other, late, "Yes.", 2)
+    if kind == "auxiliary":
+        await finish(exchange, late, "A title")
+    else:
+        await exchange.finish("client_left", 200)
+    await answered(recorder, chat("hi", "Hello.", "more", "Yes.", "less", name="s"), "No.", 3)
+
+    assert await messages(other, "s") == ["hi", "Hello.", "more", "Yes.", "less", "No."]
+    await other.close()
+
+
+async def test_what_a_gateway_reads_of_another_ones_turn_while_it_compares_a_list_is_not_recorded_again(
+    recorder: Recorder, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, take_forms = Recorder(store), recorder._take_client_forms  # pyright: ignore[reportPrivateUsage]
+    await answered(recorder, chat("hi", name="s"), "Hello.", 1)
+    await recorder.receive(chat("hi", "Hello.", "more", name="s"))
+    await answered(other, chat("hi", "Hello.", "more", name="s"), "Yes.", 2)
+    seen: list[object] = []
+
+    async def reading(opened: Any, *args: Any) -> Any:
+        seen.append(await opened.session.refresh())
+        return await take_forms(opened, *args)
+
+    monkeypatch.setattr(recorder, "_take_client_forms", reading)
+    await answered(recorder, chat("hi", "Hello.", "more", "Yes.", "less", name="s"), "No.", 3)
+
+    assert (seen[0] != 0, seen[1:]) == (True, [0])
+    assert await messages(other, "s") == ["hi", "Hello.", "more", "Yes.", "less", "No."]
     await other.close()
 
 

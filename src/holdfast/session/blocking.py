@@ -275,6 +275,11 @@ class BlockingSession(_BlockingConversation[Session]):
         """Which records of the log could not be applied, and why."""
         return list(self.wrapped.damage)
 
+    @property
+    def events_read(self) -> int:
+        """How many events were read from the store so far; it grows whenever others are known to have recorded some."""
+        return self.wrapped.events_read
+
     close = _waiting(Session.close)
     refresh = _waiting(Session.refresh)
     add_memory_note = _waiting(Session.add_memory_note)

@@ -184,6 +184,11 @@ class Session(DelegatingConversation):
         return self._log.damage
 
     @property
+    def events_read(self) -> int:
+        """How many events were read from the store so far; it grows whenever others are known to have recorded some."""
+        return self._log.events_read
+
+    @property
     def summarizers(self) -> list[Summarizer]:
         """The summarizers that were opened by name for this session alone."""
         return self._compactor.owned_summarizers

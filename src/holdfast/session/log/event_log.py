@@ -177,6 +177,8 @@ class SessionLog:
         self.publisher = EventPublisher()
         self.is_loaded = False
         """Whether the log was read before; the history may still lack what other writers have appended since."""
+        self.events_read = 0
+        """How many events were read from the store: those at the start, and all that others have appended since."""
         self._retention_days: int | None = None
         self._stored_retention: int | None = None
         self._one_write = _OneWrite()
@@ -313,6 +315,7 @@ class SessionLog:
                 self.damage.append(str(error))
         self.damage += self.stored.damage
         self.stored.damage = []
+        self.events_read += len(timed_events)
         return len(timed_events)
 
     async def load_messages(self, positions: Sequence[int]) -> None:

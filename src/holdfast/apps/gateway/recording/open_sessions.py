@@ -53,6 +53,8 @@ class OpenSession:
     """By the id of a response that the provider keeps, how many messages the chain had after it, and its last hash."""
     window: str | None = None
     """Which window of its conversation the client was in."""
+    events_read: int = 0
+    """How many events its log had read when the list of the main agent was compared with it."""
     is_outdated: bool = False
     """Whether a write failed, so that the session must be read again before it is used."""
     users: int = 0
@@ -85,8 +87,16 @@ class OpenSession:
         self.has_compacted = bool(governing.get("compacted"))
         self.has_recall = self.has_recall or bool(governing.get("recall"))
 
-    def note_news(self) -> None:
-        """Note that others have recorded something: the list of the main agent is compared with the log again."""
+    @property
+    def has_news(self) -> bool:
+        """Whether others have recorded something that the list of the main agent may lack.
+
+        Whoever reads the session here learns of it: a page, a tool, or a side call that is recorded.
+        """
+        return self.events_read != self.session.events_read
+
+    def _note_news(self) -> None:
+        self.events_read = self.session.events_read
         if (agent_list := self.agent_lists.get(MAIN_AGENT)) is not None:
             agent_list.is_behind = True
             if agent_list.in_flight:
@@ -104,6 +114,8 @@ class OpenSession:
 
     async def main_list(self, wire: Wire, start: bytes) -> AgentList:
         """Return the main agent's list, read from the log if the session was just opened or others have written."""
+        if self.has_news:
+            self._note_news()
         agent_list = self.agent_lists.get(MAIN_AGENT)
         if agent_list and not agent_list.is_behind:
             return agent_list
@@ -257,10 +269,8 @@ class OpenSessions:
                 is_new = True
             await asyncio.shield(task)
         if opened.is_outdated or (self.has_other_writers and not opened.users and not is_new):
-            news, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
+            _, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
             opened.use_stored(stored)
-            if news:
-                opened.note_news()
             opened.is_outdated = False
         opened.users += 1
         self._open.move_to_end(session_id)

@@ -258,7 +258,6 @@ class Recorder:
         is_same = agent_list.chain.shared_length(listed.chain) == len(agent_list.chain.hashes)
         if not is_same and await opened.session.refresh():
             # Another gateway went on with the session: the list is to be compared with what that one has recorded.
-            opened.note_news()
             agent_list = await opened.main_list(reading.request.wire, reading.start)
             listed = agent_list.read(reading.body)
         shared = await self._take_client_forms(opened, agent_list, listed)
@@ -674,6 +673,10 @@ class _Writing:
         except BaseException:
             self._read_again()
             raise
+        if self._name == MAIN_AGENT and self._opened.has_news:
+            error = ConcurrentWriteError(self._opened.id)
+            await self.__aexit__(ConcurrentWriteError, error, None)
+            raise error
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
