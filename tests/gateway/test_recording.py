@@ -822,6 +822,28 @@ async def test_what_a_gateway_reads_of_another_ones_turn_while_it_compares_a_lis
     await other.close()
 
 
+async def test_the_answer_of_a_sub_agent_is_recorded_while_another_gateway_was_faster_with_the_main_agent(
+    recorder: Recorder, store: MemoryStore
+) -> None:
+    def request(*listed: Json, **headers: str) -> ClientRequest:
+        named = {"thread-id": "s", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        return replace(responses([*listed], store=False), headers=named)
+
+    other, prompt, second = Recorder(store), {"role": "user", "content": "hi"}, {"role": "user", "content": "more"}
+    await answer_items(recorder, request(prompt), [spoken("one")], 1)
+    task = await recorder.receive(request({"role": "user", "content": "Count."}, x_agent_id="counter"))
+    await answer_items(other, request(prompt, spoken("one"), second), [spoken("two")], 2)
+    task.feed(json.dumps({"id": "resp_3", "status": "completed", "output": [spoken("three")]}).encode())
+    listed = [prompt, spoken("one"), second, spoken("two"), {"role": "user", "content": "so?"}]
+    exchange, _ = await asyncio.gather(recorder.receive(request(*listed)), task.finish("complete", 200))
+    await exchange.finish("refused", 429)
+
+    async with recorder.session("s") as opened:
+        said = [entry.message.text for entry in opened.session.history.entries]
+    assert sorted(said) == ["Answer one.", "Answer three.", "Answer two.", "Count.", "hi", "more", "so?"]
+    await other.close()
+
+
 async def test_an_answer_follows_what_another_gateway_has_changed_beside_the_conversation(
     recorder: Recorder, store: MemoryStore
 ) -> None:

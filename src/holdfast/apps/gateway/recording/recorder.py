@@ -12,7 +12,7 @@ the whole list is recorded then.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -671,7 +671,7 @@ class _Writing:
         try:
             await self._write.__aenter__()
         except BaseException:
-            self._read_again()
+            await self._read_again()
             raise
         if self._name == MAIN_AGENT and self._opened.has_news:
             error = ConcurrentWriteError(self._opened.id)
@@ -684,14 +684,17 @@ class _Writing:
         try:
             await self._write.__aexit__(kind, error, trace)
         except BaseException:
-            self._read_again()
+            await self._read_again()
             raise
         if error is not None:
-            self._read_again()
+            await self._read_again()
 
-    def _read_again(self) -> None:
+    async def _read_again(self) -> None:
         self._opened.agent_lists.pop(self._name, None)
         self._opened.is_outdated = True
+        # Nothing may be in memory any more, and the answer of a sub-agent may be the next to be recorded.
+        with suppress(HoldfastError):
+            await self._opened.session.refresh()
 
 
 class _AgentSink:
