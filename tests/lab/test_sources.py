@@ -251,6 +251,17 @@ async def test_recordings_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert [one.name for one in found] == ["x", "x (2)"]
 
 
+async def test_the_name_of_a_recording_stays_on_the_line_of_its_results(tmp_path: Path) -> None:
+    said = [user_message("hello"), assistant_message("hi")]
+    file = lines(
+        tmp_path / "talk.jsonl", *({"id": name, "messages": said} for name in ("one\nall  0.1", "one all  0.1"))
+    )
+
+    recordings, problems = await load_recordings([str(file)], MemoryStore())
+
+    assert (problems, [one.name for one in recordings]) == ([], ["one all  0.1", "one all  0.1 (2)"])
+
+
 async def test_sessions_of_another_program_are_replayed_with_its_own_compactions(tmp_path: Path) -> None:
     root = copy_of("claude-code", tmp_path)
 

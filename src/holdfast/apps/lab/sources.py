@@ -90,12 +90,13 @@ def _describe_error(source: str, error: Exception) -> str:
 
 
 def _with_unique_names(recordings: Sequence[Recording]) -> list[Recording]:
-    """Return recordings with distinct names, because results are grouped by name."""
+    """Return recordings with distinct names of one line, because results are grouped by name, each in a row."""
     seen: dict[str, int] = {}
     named: list[Recording] = []
     for recording in recordings:
-        number = seen[recording.name] = seen.get(recording.name, 0) + 1
-        named.append(recording if number == 1 else replace(recording, name=f"{recording.name} ({number})"))
+        name = " ".join(recording.name.splitlines())
+        number = seen[name] = seen.get(name, 0) + 1
+        named.append(replace(recording, name=name if number == 1 else f"{name} ({number})"))
     return named
 
 
