@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.history.codec import to_record
+from holdfast.core.history.events import MessageAppended
 from holdfast.errors import StoreUnavailableError
+from holdfast.session.maintenance.transfer import import_recovered
+from holdfast.stores.base import JsonRecord
 from holdfast.stores.encoding import compress
 from holdfast.stores.sqlite.recover import RecoveredStore, SqlitePages, SqliteRow, recover_store
 from holdfast.stores.sqlite.schema import POSITION_BITS
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.chat import user_message
 from holdfast.testing.store_contract import NOW_MS, message_record
 
 
@@ -54,6 +59,46 @@ async def test_records_that_are_only_in_the_write_ahead_log_are_recovered(path: 
     await store.close()
 
     assert texts(recover_store(copy))[-1] == "40"
+
+
+def said(text: str) -> JsonRecord:
+    return to_record(MessageAppended(format="openai-chat", native=user_message(text)))
+
+
+@pytest.mark.parametrize(
+    ("damaged", "ids"),
+    [
+        ("zer\0ed", ["one", "recovered-2", "recovered-3"]),
+        ("recovered-\0", ["one", "recovered-2", "recovered-3"]),
+        ("", ["one", "recovered-2", "recovered-3"]),
+        ("one", ["one", "recovered-2", "recovered-3"]),
+        ("recovered-3", ["one", "recovered-3", "recovered-3-2"]),
+    ],
+)
+async def test_a_session_whose_id_is_damaged_is_recovered_under_another_one_beside_all_others(
+    tmp_path: Path, damaged: str, ids: list[str]
+) -> None:
+    store = SqliteStore(tmp_path / "chats.db")
+    for name in ("one", "two", "recovered-3"):
+        await store.append(name, [said(name)], after=0, time_ms=NOW_MS)
+    await store.close()
+    with closing(sqlite3.connect(store.path)) as owner:
+        # What a damaged page says of the second session; the index that would refuse a second "one" is not read.
+        owner.execute("PRAGMA writable_schema = ON")
+        owner.execute("DELETE FROM sqlite_schema WHERE tbl_name = 'sessions' AND type = 'index'")
+        owner.execute("UPDATE sqlite_schema SET sql = replace(sql, 'UNIQUE', '') WHERE name = 'sessions'")
+        owner.commit()
+    with closing(sqlite3.connect(store.path)) as owner:
+        owner.execute("UPDATE sessions SET name_id = ? WHERE id = 2", (damaged,))
+        owner.commit()
+
+    new = SqliteStore(tmp_path / "saved.db")
+    saved = await import_recovered(recover_store(store.path), new)
+
+    assert [one.result.session for one in saved] == ids
+    kept = [[stored.record for stored in await new.read(name)] for name in ids]
+    assert kept == [[said(name)] for name in ("one", "two", "recovered-3")]
+    await new.close()
 
 
 async def test_a_deleted_session_is_not_recovered(path: Path) -> None:

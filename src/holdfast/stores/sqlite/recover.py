@@ -211,7 +211,20 @@ def recover_store(path: Path, progress: Callable[[int], None] = lambda _: None) 
                 found.add_row(row)
             progress(number)
     found.logs = {number: log for number, log in sorted(found.logs.items()) if log.records}
+    ids = set[str]()
+    for number, log in found.logs.items():
+        log.id = _usable_id(log.id, number, ids)
+        ids.add(log.id)
     return found
+
+
+def _usable_id(damaged: str, number: int, taken: set[str]) -> str:
+    """Return the id of a session; another one if damage has made it that of a second session, or one of none."""
+    is_usable = damaged != "" and "\0" not in damaged and damaged not in taken
+    name = damaged if is_usable else f"recovered-{number}"
+    while name in taken:
+        name += "-2"
+    return name
 
 
 @contextmanager
