@@ -1,11 +1,13 @@
 """Retention belongs to the session whose policy set it, and no single reading of a clock deletes anything."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.session.session import Session
-from holdfast.stores.base import MS_PER_DAY, Store
+from holdfast.stores.base import MS_PER_DAY, SessionInfo, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.retention import delete_expired_sessions
 from holdfast.testing.chat import user_message
@@ -58,6 +60,25 @@ async def test_an_expired_session_stays_if_somebody_goes_on_with_it_while_others
 
     async with Session.open("old", store=store) as session:
         assert len(await session.messages()) == 2
+
+
+class KeptFromNowOn(MemoryStore):
+    """Somebody goes on with a session under a policy that keeps it for ever, just after the old ones were listed."""
+
+    async def sessions(self, **options: Any) -> list[SessionInfo]:
+        page = await super().sessions(**options)
+        if any(info.length == 1 for info in page):
+            await talked(self, "old", "default", NOW_MS + 31 * MS_PER_DAY)
+        return page
+
+
+async def test_a_session_that_is_kept_for_ever_while_expired_ones_are_marked_has_no_retention_again() -> None:
+    store = KeptFromNowOn()
+    await talked(store, "old", "cowagent")
+
+    assert await delete_expired_sessions(store, now_ms=NOW_MS + 31 * MS_PER_DAY, keep="") == []
+
+    assert await store.values("retention:") == {"retention:old": {}}
 
 
 async def test_opening_with_a_retention_leaves_the_sessions_of_other_policies_alone(store: Store) -> None:

@@ -41,13 +41,19 @@ async def delete_expired_sessions(store: Store, *, now_ms: int, keep: str) -> li
         info = None if session == keep else old.get(session)
         if info is None or info.updated_ms >= now_ms - days * MS_PER_DAY:
             if due_ms is not None:
-                await store.put_value(key, {DAYS_KEY: days})
+                await _mark(store, key, days, None)
         elif due_ms is None or due_ms > now_ms:
-            await store.put_value(key, {DAYS_KEY: days, DUE_KEY: now_ms})
+            await _mark(store, key, days, now_ms)
         elif now_ms - due_ms >= MS_PER_DAY and await store.delete(session, length=info.length):
             # Somebody may have gone on with it since the sessions were listed, which may be a while ago.
             deleted.append(session)
     return deleted
+
+
+async def _mark(store: Store, key: str, days: int, due_ms: int | None) -> None:
+    """Mark a session as due, or remove the mark, unless another policy has recorded other days since they were read."""
+    if _number(await store.get_value(key) or {}, DAYS_KEY) == days:
+        await store.put_value(key, {DAYS_KEY: days} if due_ms is None else {DAYS_KEY: days, DUE_KEY: due_ms})
 
 
 def _number(value: Mapping[str, object] | JsonRecord, key: str) -> int | None:
