@@ -209,6 +209,39 @@ def test_a_setting_is_forgotten_and_the_rest_stays(settings: Setup, home: Path) 
     assert (home / "holdfast.toml").read_text() == FILE.replace('tools = [\n  "read",  # files\n]\n', "")
 
 
+@pytest.mark.parametrize(
+    ("table", "line", "name"),
+    [
+        ("[hooks]\npre_compact = [['x']]\n", 2, "hooks"),
+        ("# mine\n[mcp.a]\ncommand = 'x'\n[mcp.b]\ncommand = 'y'\n", 3, "mcp"),
+    ],
+)
+def test_a_table_is_not_forgotten_and_whoever_asks_for_it_is_told(
+    table: str, line: int, name: str, settings: Setup, home: Path
+) -> None:
+    text = f"max_steps = 3\n{table}"
+    found = settings(text)
+
+    with pytest.raises(SettingsError) as refusal:
+        remove_setting(found, name)
+
+    assert str(refusal.value) == (
+        f"{home}/holdfast.toml:{line}: {name}: is a table; remove [{name}], and what is inside it, in the file"
+    )
+    assert (home / "holdfast.toml").read_text() == text
+
+
+def test_a_table_in_one_line_or_under_dotted_keys_is_forgotten(settings: Setup, home: Path) -> None:
+    found = settings(
+        "hooks.timeout_seconds = 3\nhooks.pre_compact = [['x']]\nmcp = {a = {command = 'x'}}\nmax_steps = 3\n"
+    )
+
+    remove_setting(found, "hooks")
+    remove_setting(found, "mcp")
+
+    assert (home / "holdfast.toml").read_text() == "max_steps = 3\n"
+
+
 def test_a_folder_that_cannot_be_written_is_named(settings: Setup, home: Path) -> None:
     found = settings()
     home.rmdir()

@@ -13,6 +13,7 @@ from holdfast.apps.settings.toml_lines import (
     TomlBody,
     TomlEntry,
     TomlTable,
+    key_lines,
     parse_document,
     parse_toml,
 )
@@ -55,7 +56,7 @@ def _value_in_file(table: TomlTable, names: tuple[str, ...], folder: Path) -> ob
 
 
 def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user") -> Path:
-    """Remove a setting from the user's file or the project's and return the file."""
+    """Remove a setting from the user's file or the project's and return the file; raise if it is a table."""
     names, path = SETTING_DECLARATIONS[setting_name(key)].names, settings_file(settings, scope)
     before = _read_settings_text(path)
     parse_toml(before, display_path(path))
@@ -63,6 +64,11 @@ def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user
     statements = _statements(document.body, names)
     for index in reversed(statements):
         del document.body[index]
+    after = parse_toml(document.as_string(), display_path(path))
+    if (table := next((name for name in names if name in after), None)) is not None:
+        # The comments at the end of a table may be about the next one, so nobody else can tell what belongs to it.
+        place = SettingSource(scope, display_path(path), key_lines(before).get((table,)))
+        raise SettingsError(key, f"is a table; remove [{table}], and what is inside it, in the file", where=str(place))
     if statements:
         _write(path, _with_layout_of(before, document.as_string()), is_private=scope == "user")
     return path
