@@ -548,6 +548,17 @@ def test_a_shortened_or_made_message_becomes_an_object_again() -> None:
     assert [MESSAGES.encode(MESSAGES.decode(native)) for native in natives] == natives
 
 
+def test_a_shortened_message_keeps_a_call_whose_arguments_lie_thousands_deep() -> None:
+    deep = '{"query":' + "[" * 100_000
+    bad = {"name": "look", "args": deep, "id": "c", "error": None, "type": "invalid_tool_call"}
+    answer = AIMessage("a long text", invalid_tool_calls=[bad])
+
+    short = MESSAGES.decode({**MESSAGES.encode(answer), "content": "short"}, answer)
+
+    assert isinstance(short, AIMessage)
+    assert (short.content, short.tool_calls, short.invalid_tool_calls) == ("short", [], [bad])
+
+
 def test_a_shortened_message_keeps_the_fields_that_the_log_does_not_know() -> None:
     result = ToolMessage(
         "long " * 9, tool_call_id="c1", status="error", name="look", id="m1", artifact={"rows": 3},

@@ -21,8 +21,10 @@ from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.recall_rounds import (
     MAX_RECALL_ROUNDS,
     AnswerRounds,
+    RecallCall,
     error_event,
     joined_answer,
+    recall_calls,
     summed_usage,
     tools_with_recall,
 )
@@ -977,3 +979,10 @@ def test_the_joined_answer_of_gemini_is_the_last_one_with_the_parts_of_all() -> 
 
     content = {"role": "model", "parts": [{"text": "First."}, {"text": "Then."}]}
     assert joined == {"candidates": [{"content": content, "finishReason": "STOP"}], "modelVersion": "g"}
+
+
+def test_a_call_of_recall_whose_arguments_lie_thousands_deep_asks_for_nothing() -> None:
+    function = {"name": "recall", "arguments": '{"query":' + "[" * 100_000}
+    answer = {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": function}]}
+
+    assert recall_calls("openai-chat", [answer]) == [RecallCall("a", {})]

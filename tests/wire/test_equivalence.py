@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast.testing.chat import JsonMessage
+from holdfast import Session
+from holdfast.testing.chat import JsonMessage, user_message
 from holdfast.wire.equivalence import essential_gemini_content, essential_message
 
 
@@ -22,6 +23,22 @@ def test_an_id_that_a_client_or_a_server_gave_makes_no_difference(message: JsonM
 @pytest.mark.parametrize("reference", [{"type": "item_reference"}, {}], ids=["typed", "bare"])
 def test_a_reference_to_an_item_is_nothing_but_its_id(reference: JsonMessage) -> None:
     assert essential_message({**reference, "id": "one"}) != essential_message({**reference, "id": "two"})
+
+
+async def test_a_list_with_arguments_that_lie_thousands_deep_is_compared_and_recorded() -> None:
+    def said(arguments: str, *more: JsonMessage) -> list[JsonMessage]:
+        call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": arguments}}
+        result: JsonMessage = {"role": "tool", "tool_call_id": "c", "content": "That is no JSON."}
+        return [user_message("Read it."), {"role": "assistant", "tool_calls": [call]}, result, *more]
+
+    deep = '{"path":' + "[" * 100_000
+    later = said(f"{deep} ", user_message("Again."))
+
+    async with Session.open("s", store="memory://", format="openai-chat") as session:
+        await session.sync(said(deep))
+        await session.sync(later)
+
+        assert await session.messages() == later
 
 
 @pytest.mark.parametrize(

@@ -497,7 +497,7 @@ def _arguments_text(arguments: object) -> str:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         value: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 

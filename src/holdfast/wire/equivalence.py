@@ -174,5 +174,5 @@ def _essential_arguments(arguments: Any) -> Any:
     """Return the value of a call's arguments: clients that parse them write them again with other white space."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments

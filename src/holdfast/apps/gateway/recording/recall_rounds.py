@@ -148,7 +148,7 @@ def _parsed(arguments: object) -> JsonObject:
     """Return the arguments that a model wrote as JSON; empty if they are not: the tool says what it needs."""
     try:
         return as_object(json.loads(arguments) if isinstance(arguments, str) else arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 
