@@ -103,6 +103,23 @@ async def test_a_key_of_the_client_is_passed_through_beside_ours() -> None:
     assert upstream.requests[1].line == "POST /v1beta/models/g:generateContent?alt=sse HTTP/1.1"
 
 
+async def test_a_key_of_ours_in_several_places_is_forwarded_in_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-gateway")
+    access = Access(keys=Keys([entry("hf-a"), entry("hf-b")]))
+    everywhere = {"x_api_key": "hf-a", "x_goog_api_key": "hf-a", "api_key": "hf-b", "x_holdfast_key": "hf-a"}
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        running_gateway(upstream.url, access=access) as url,
+    ):
+        path = "/v1/chat/completions?a=1&key=hf-b&%6bey=hf-a&monkey=2"
+        await ask(url, path=path, body=CHAT, authorization="Bearer hf-a", **everywhere)
+
+    [sent] = upstream.requests
+    credentials = [pair for pair in sent.headers if "hf-" in pair[1] or "key" in pair[0] or pair[0] == "authorization"]
+    assert sent.line == "POST /v1/chat/completions?a=1&monkey=2 HTTP/1.1"
+    assert credentials == [("authorization", "Bearer sk-of-the-gateway")]
+
+
 async def test_a_request_without_a_key_gets_an_error_of_its_api() -> None:
     async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(keys=Keys([entry()]))) as url:
         missing = await ask(url, path="/v1/messages", body=CHAT)

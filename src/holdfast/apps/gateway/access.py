@@ -28,6 +28,8 @@ from holdfast.stores.files import create_private_file, is_missing, write_private
 
 CONTROL_TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 OWN_KEY_HEADER = "x-holdfast-key"
+PLAIN_KEY_HEADERS = (OWN_KEY_HEADER, "x-api-key", "x-goog-api-key", "api-key")
+"""Headers that hold a key and nothing else."""
 KEY_PREFIX = "hf-"
 SECONDS_PER_DAY = 86_400
 
@@ -52,8 +54,8 @@ class Caller:
 
     namespace: str = ""
     key: KeyEntry | None = None
-    credential: str = ""
-    """The header, or `?key`, that had our own key instead of the provider's."""
+    credentials: frozenset[str] = frozenset()
+    """The headers, or `?key`, that had a key of ours instead of the provider's."""
 
 
 class Keys:
@@ -209,10 +211,12 @@ class Access:
         """Return who sent a request to a provider; raises `AccessDeniedError`."""
         if self.keys is None:
             return Caller()
-        for source, key in _presented_keys(headers, query):
-            if entry := self.keys.find(key):
-                self.keys.admit(entry)
-                return Caller(entry.namespace, entry, source)
+        presented = _presented_keys(headers, query)
+        found = [(source, entry) for source, key in presented if (entry := self.keys.find(key))]
+        if found:
+            entry = found[0][1]
+            self.keys.admit(entry)
+            return Caller(entry.namespace, entry, frozenset([source for source, _ in found]))
         text = f"this gateway needs a key of its own, as the API key or in the header {OWN_KEY_HEADER}"
         raise AccessDeniedError(401, text)
 
@@ -230,7 +234,7 @@ class Access:
             return Caller()
         entry = self.keys.find(given) if self.keys and given else None
         if entry and entry.control:
-            return Caller(entry.namespace, entry, "authorization")
+            return Caller(entry.namespace, entry)
         if entry:
             raise AccessDeniedError(403, f"key {entry.name!r} may not use the control API; set control = true for it")
         raise AccessDeniedError(401, "the control API needs its token: Authorization: Bearer TOKEN")
@@ -238,7 +242,7 @@ class Access:
 
 def _presented_keys(headers: Mapping[str, str], query: str) -> list[tuple[str, str]]:
     """Return every place of a request that may hold one of our keys, with the key."""
-    found = [(name, headers[name]) for name in (OWN_KEY_HEADER, "x-api-key", "x-goog-api-key") if name in headers]
+    found = [(name, headers[name]) for name in PLAIN_KEY_HEADERS if name in headers]
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         found.append(("authorization", token.strip()))

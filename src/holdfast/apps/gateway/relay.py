@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus
 
 import aiohttp
 from multidict import CIMultiDict
@@ -718,11 +718,11 @@ class Relay:
         return ClientAccess.of(str(url), call.headers, keys) if keys else None
 
     def _own_credential(self, call: "_Call") -> frozenset[str]:
-        return frozenset({call.caller.credential} if call.caller.credential in CREDENTIAL_HEADERS else ())
+        return call.caller.credentials.intersection(CREDENTIAL_HEADERS)
 
     def _add_key(self, call: "_Call", headers: CIMultiDict[str]) -> None:
         """Add the provider's key from the environment if the client sent none of its own."""
-        if any(name in headers for name in CREDENTIAL_HEADERS) or "key=" in call.query_for_upstream:
+        if any(name in headers for name in CREDENTIAL_HEADERS) or _has_key(call.query_for_upstream):
             return
         if key := self._upstreams.key_header(call.destination):
             headers[key[0]] = key[1]
@@ -771,9 +771,9 @@ class _Call:
     @property
     def query_for_upstream(self) -> str:
         """The query string, without a key of ours."""
-        if self.caller.credential != "?key":
+        if "?key" not in self.caller.credentials:
             return self.query
-        return "&".join(one for one in self.query.split("&") if not one.startswith("key="))
+        return "&".join(one for one in self.query.split("&") if not _has_key(one))
 
     def own_headers(self) -> dict[str, str]:
         """Return the headers that tell what the gateway did."""
@@ -913,6 +913,11 @@ async def _upload(client: ClientConnection, first: bytes) -> AsyncIterator[bytes
     while not client.has_all:
         yield await client.read()
     client.watch()
+
+
+def _has_key(query: str) -> bool:
+    """Return whether a query has a parameter `key`, with which Gemini's clients send theirs."""
+    return any(unquote_plus(one.partition("=")[0]) == "key" for one in query.split("&"))
 
 
 def headers_of(scope: Scope) -> Mapping[str, str]:
