@@ -1290,6 +1290,60 @@ async def test_an_event_that_only_may_be_the_last_ends_no_gemini_answer() -> Non
     assert answers == [{"role": "model", "parts": [{"text": "Hello"}]}]
 
 
+@pytest.mark.parametrize("status", [101, 600, 999])
+async def test_a_status_that_no_answer_has_is_told_as_an_error_and_the_next_request_goes_on(status: int) -> None:
+    strange = FaultyAnswer(status=status, pieces=[ANSWER])
+    async with FaultyUpstream(strange) as upstream, running_gateway(upstream.url) as url:
+        seen = [await ask(url, body=CHAT), await ask(url, "GET", "/v1/models")]
+        upstream.answer = FaultyAnswer(pieces=[ANSWER])
+        seen += [await ask(url, body=CHAT), await ask(url, "GET", "/v1/models")]
+
+    problem = (
+        f"the gateway got no answer: {upstream.url} answered with the status {status}, which no answer has in HTTP"
+    )
+    told = [json.loads(one.body)["error"]["message"] for one in seen[:2]]
+    assert ([one.status for one in seen], told) == ([502, 502, 200, 200], [problem] * 2)
+
+
+async def test_a_header_that_cannot_be_sent_is_left_out_of_an_answer() -> None:
+    headers = [("content-type", "application/json"), ("x-trace", "a\x01b"), ("x-tab", "a\tb"), ("x-del", "\x7f")]
+    strange = FaultyAnswer(headers=headers, pieces=[ANSWER])
+    async with FaultyUpstream(strange) as upstream, running_gateway(upstream.url) as url:
+        seen = [await ask(url, body=CHAT), await ask(url, "GET", "/v1/models")]
+
+    kept = [("content-type", "application/json"), ("x-tab", "a\tb")]
+    assert [(one.status, one.body, one.provider_headers) for one in seen] == [(200, ANSWER, kept)] * 2
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/chat/completions"), ("GET", "/v1/models")])
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_without_a_body_is_whole_although_it_tells_a_length(
+    status: int, method: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodiless = FaultyAnswer(status=status, headers=[("etag", '"1"'), ("content-length", "55")], framing="close")
+    async with FaultyUpstream(bodiless) as upstream, running_gateway(upstream.url) as url:
+        seen = await ask(url, method, path, body=CHAT)
+
+    assert (seen.status, seen.provider_headers, seen.header("content-length")) == (status, [("etag", '"1"')], None)
+    assert caplog.messages == []
+
+
+async def test_an_exchange_that_fails_in_an_unknown_way_lets_go_of_its_session() -> None:
+    class Unwilling(Caller):
+        async def _send(self, message: MutableMapping[str, Any]) -> None:
+            raise RuntimeError(message["type"])
+
+    async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream:
+        app = gateway_app(upstreams={"openai": f"{upstream.url}/v1"})
+        with pytest.raises(RuntimeError, match=r"http\.response\."):
+            await Unwilling(app).running
+        opened = app.state.recorder.sessions.get("s")
+        held = opened.users, [one.in_flight for one in opened.agent_lists.values()]
+        await close_gateway(app)
+
+    assert held == (0, [0])
+
+
 async def test_a_silent_or_broken_answer_that_only_passes_through_is_cut() -> None:
     timeouts = PhaseTimeouts(silence_seconds=0.05)
     async with FaultyUpstream(STALLED) as upstream, running_gateway(upstream.url, timeouts=timeouts) as url:

@@ -70,6 +70,8 @@ CONTENT_HEADERS = frozenset({"content-encoding", "content-md5", "digest", "conte
 """Headers that describe the client's bytes, and are left out where other bytes are sent."""
 OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 """Statuses with which providers refuse a request as too long."""
+BODILESS_STATUSES = frozenset({204, 304})
+"""Statuses of answers that never have a body; a 304 may tell how long that of a 200 would be."""
 MAX_REFUSAL_BYTES = 1 << 16
 MAX_OVERFLOW_RETRIES = 5
 OPENING_SECONDS = 2.0
@@ -390,6 +392,10 @@ class Relay:
             ended = "client_left" if isinstance(reason, ClientLeftError) else "cut"
         except ClientLeftError:
             ended = "client_left"
+        except Exception:
+            # Its session would else be held open for ever, and take its next request for one beside this.
+            await self._finish(call, "cut")
+            raise
         finally:
             client.is_interruptible = False
             if call.response is not None and ended != "complete":
@@ -790,6 +796,8 @@ class _Call:
         if response.content_type == STREAM_TYPE:
             own.append((b"x-accel-buffering", b"no"))  # else nginx collects the events
         named = {name for name, _ in own}
+        if response.status in BODILESS_STATUSES:
+            named.add(b"content-length")  # of what is not sent: our server would miss it
         return [pair for pair in response_headers(response.raw_headers) if pair[0] not in named] + own
 
     def joined_headers(

@@ -6,6 +6,7 @@ turned out to be closed. Every other failure reaches the client, which knows bet
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -53,6 +54,10 @@ _HOP_BY_HOP_BYTES = frozenset(name.encode() for name in HOP_BY_HOP)
 SLICE_BYTES = 1 << 20
 """A larger body is written in slices of this size, between which other requests run."""
 MAX_HEADER_BYTES = 1 << 16
+ANSWER_STATUSES = range(200, 600)
+"""Statuses that can be passed on; what has a lower one is no answer yet, and 101 ends HTTP on a connection."""
+_CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""Bytes that no header may have."""
 RETRY_SECONDS = 0.25
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
@@ -162,7 +167,7 @@ class UpstreamClient:
             started = monotonic()
             try:
                 async with asyncio.timeout(self.timeouts.first_byte_seconds):
-                    return await self._open_session().request(
+                    response = await self._open_session().request(
                         method,
                         url,
                         headers=headers,
@@ -179,6 +184,12 @@ class UpstreamClient:
                 failures += 1
                 if failure.failure == "unreachable":
                     await asyncio.sleep(RETRY_SECONDS)
+            else:
+                if response.status in ANSWER_STATUSES:
+                    return response
+                response.close()
+                problem = f"answered with the status {response.status}, which no answer has in HTTP"
+                raise UpstreamError("invalid", f"{url.scheme}://{url.authority} {problem}")
 
     async def close(self) -> None:
         """Close all connections."""
@@ -334,9 +345,16 @@ def request_headers(
 
 
 def response_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Return the headers of an answer as they travel on: all but those about the connection."""
+    """Return the headers of an answer as they travel on: all but those about the connection.
+
+    A value with control bytes is left out: servers refuse to send it, and the whole answer with it.
+    """
     dropped = _HOP_BY_HOP_BYTES.union(name.encode() for name in _connection_tokens(headers))
-    return [(lower, value) for name, value in headers if (lower := name.lower()) not in dropped]
+    return [
+        (lower, value)
+        for name, value in headers
+        if (lower := name.lower()) not in dropped and not _CONTROL_BYTES.search(value)
+    ]
 
 
 def _connection_tokens(headers: Headers) -> frozenset[str]:
