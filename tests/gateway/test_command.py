@@ -232,3 +232,21 @@ def test_a_wrong_policy_is_named_by_the_option_that_has_it(capsys: pytest.Captur
 
     problem = "'nope' is not known; choose one of: default, co-cli, inkeep, copilot, cowagent"
     assert (code, capsys.readouterr().err) == (2, f"holdfast: --policy: {problem}\n")
+
+
+async def test_a_client_that_leaves_in_its_body_is_no_error_in_the_log(tmp_path: Path) -> None:
+    async with FaultyUpstream() as upstream, started(tmp_path, "--upstream", f"openai={upstream.url}/v1") as one:
+        process, url, _ = one
+        token = (tmp_path / "a.db.token").read_text().strip()
+        await ask(url, body=CHAT, x_holdfast_session="s")
+        for path in ("/ui/sign-in", "/holdfast/v1/sessions/s/undo", "/v1/files", "/v1/chat/completions"):
+            client = RawClient(url)
+            headers = {"authorization": f"Bearer {token}", "content-length": "100", "expect": "100-continue"}
+            await client.send("POST", path, b"", headers)
+            begun = await client.read(until=b"")  # it is told to go on once its body is read
+            client.leave()
+            assert begun.status == 100
+        process.send_signal(signal.SIGTERM)
+        _, logged = await asyncio.wait_for(process.communicate(), 20)
+
+    assert (logged, process.returncode) == (b"", 0)

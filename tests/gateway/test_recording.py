@@ -1307,6 +1307,22 @@ async def test_a_list_whose_session_was_deleted_begins_a_new_one(recorder: Recor
     assert await kinds(recorder, second) == []
 
 
+async def test_two_deletes_and_a_request_that_wait_for_one_session_all_succeed(recorder: Recorder) -> None:
+    await answered(recorder, chat("hi", name="s"), "Hello there.")
+    async with recorder.session("s") as opened:
+        await opened.lock.acquire()
+        deletes = [recorder.sessions.delete("s") for _ in range(2)]
+        turn = answered(recorder, chat("hi", "Hello there.", "b", name="s"), "Yes.")
+        waiting = asyncio.gather(*deletes, turn)
+        while opened.users < 4:  # noqa: ASYNC110 - a number of ours has no event
+            await asyncio.sleep(0)
+        opened.lock.release()
+        results = await waiting
+
+    assert results == [True, False, "s"]
+    assert await messages(recorder, "s") == ["hi", "Hello there.", "b", "Yes."]
+
+
 async def test_a_conversation_without_a_name_is_found_again_by_the_summary_that_its_client_made(
     recorder: Recorder,
 ) -> None:

@@ -17,6 +17,7 @@ from types import FrameType
 
 import uvicorn
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from holdfast.errors import (
@@ -217,8 +218,8 @@ async def serve_app(
 
 
 def _is_error(record: logging.LogRecord) -> bool:
-    """Return whether a line of uvicorn is about an error, and not about what was cut on purpose, here or upstream."""
-    is_cut = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    """Return whether a line of uvicorn is about an error, and not about what was cut: here, upstream or by a client."""
+    is_cut = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError | ClientDisconnect)
     return record.levelno > logging.WARNING and record.msg != UNFINISHED_ANSWER and not is_cut
 
 

@@ -88,17 +88,18 @@ class _HeldPlace:
         self._opened = await self._sessions.acquire(session_id, served)
         return self._opened
 
-    async def lock(self) -> None:
-        """Lock the session that is held open."""
-        if self._opened is not None:
-            await self._opened.lock.acquire()
+    async def lock(self, opened: OpenSession) -> OpenSession:
+        """Lock the session that is held open, and return it; a new one if it was deleted while this waited."""
+        while True:
+            await opened.lock.acquire()
             self._is_locked = True
+            if self._sessions.has(opened):
+                return opened
+            opened = await self.open(opened.id)
 
     async def open_locked(self, session_id: str) -> OpenSession:
         """Hold a session open and locked."""
-        opened = await self.open(session_id)
-        await self.lock()
-        return opened
+        return await self.lock(await self.open(session_id))
 
     async def release(self) -> None:
         """Let go of the session that is held."""
@@ -167,8 +168,7 @@ class ConversationFinder:
             if not (opened.session.history.format or request.wire).startswith(request.wire):
                 # The client went on with another provider.
                 opened = await held.open(f"{session_id}.{request.wire}")
-            await held.lock()
-            return await self._named_place(reading, opened)
+            return await self._named_place(reading, await held.lock(opened))
         if signals.response_id:
             found = await self._sessions.index.sessions_with([response_hash(request.namespace, signals.response_id)])
             session_id = found[1][-1] if found else self._new_id(request)

@@ -187,6 +187,10 @@ class OpenSessions:
         """Return a session if it is open."""
         return self._open.get(session_id)
 
+    def has(self, opened: OpenSession) -> bool:
+        """Return whether an open session was not deleted since."""
+        return self._open.get(opened.id) is opened
+
     def session(self, session_id: str) -> "_HeldOpen":
         """Hold a session open while it is used."""
         return _HeldOpen(self, session_id)
@@ -194,7 +198,7 @@ class OpenSessions:
     async def release(self, opened: OpenSession) -> None:
         """Let go of a session that was held open; if too much is open, close what was idle for longest."""
         opened.users -= 1
-        if self._open.get(opened.id) is opened:
+        if self.has(opened):
             self._size += opened.measure()
         # The one that was used last stays open, however large it is.
         while len(self._open) > self._max_open or (self._size > self._max_bytes and len(self._open) > 1):
@@ -211,6 +215,8 @@ class OpenSessions:
     async def delete(self, session_id: str) -> bool:
         """Delete a session with all that belongs to it, and return whether it existed."""
         async with self.session(session_id) as opened, opened.lock:
+            if not self.has(opened):
+                return False  # somebody else has deleted it
             self._forget(opened)
             await self._close_session(opened)
             return await self.store.delete(session_id)
