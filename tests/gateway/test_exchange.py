@@ -8,6 +8,7 @@ import random
 import zlib
 from collections.abc import AsyncGenerator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast import Session
+from holdfast.apps.gateway import relay as relay_module
 from holdfast.apps.gateway import upstream as upstream_module
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import PROVIDER_PATHS, close_gateway, gateway_app
@@ -1326,6 +1328,43 @@ async def test_an_answer_without_a_body_is_whole_although_it_tells_a_length(
 
     assert (seen.status, seen.provider_headers, seen.header("content-length")) == (status, [("etag", '"1"')], None)
     assert caplog.messages == []
+
+
+async def test_a_long_wait_for_an_answer_is_no_silence_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = ClientConnection.watch
+
+    def watch_for_hours(client: ClientConnection) -> None:
+        watch(client)
+        client.active_at -= 10_000
+
+    monkeypatch.setattr(ClientConnection, "watch", watch_for_hours)
+    head = FaultyAnswer(headers=STREAM, framing="close").encoded()[0]
+    silent = FaultyAnswer(headers=STREAM, framing="close", pieces=SSE, fault="stall", at=len(head))
+    timeouts, settings = PhaseTimeouts(silence_seconds=1_000), RelaySettings(ping_seconds=0.01)
+    async with (
+        FaultyUpstream(silent) as upstream,
+        running_gateway(upstream.url, timeouts=timeouts, settings=settings) as url,
+    ):
+        client = RawClient(url)
+        await client.send("POST", "/v1/chat/completions", CHAT)
+        seen = await client.read(until=b": ping")
+        client.leave()
+
+    assert (seen.status, seen.body[:8]) == (200, b": ping\n\n")
+
+
+async def test_an_error_that_stalls_is_passed_on_as_far_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_module, "OPENING_SECONDS", 0.01)
+    refused = FaultyAnswer(status=400, pieces=[b'{"error": ', b'{"message": "no"}}'], framing="chunked")
+    whole = b"".join(refused.encoded()[:2])
+    stalled = replace(refused, fault="stall", at=len(whole))
+    async with FaultyUpstream(stalled) as upstream, running_gateway(upstream.url) as url:
+        client = RawClient(url)
+        await client.send("POST", "/v1/chat/completions", CHAT)
+        seen = await asyncio.wait_for(client.read(until=b'{"error": '), 10)
+        client.leave()
+
+    assert (seen.status, seen.body, seen.is_whole) == (400, b'{"error": ', False)
 
 
 async def test_an_exchange_that_fails_in_an_unknown_way_lets_go_of_its_session() -> None:

@@ -75,7 +75,7 @@ BODILESS_STATUSES = frozenset({204, 304})
 MAX_REFUSAL_BYTES = 1 << 16
 MAX_OVERFLOW_RETRIES = 5
 OPENING_SECONDS = 2.0
-"""How long the beginning of a stream is held back to see whether it is a refusal."""
+"""How long an error, or the beginning of a stream, is held back to see whether it is a refusal."""
 MAX_OPENING_BYTES = 1 << 20
 """The most of it: the first event of OpenAI Responses repeats the instructions and the tools."""
 HEADERS_KEY = "holdfast_headers"
@@ -457,11 +457,11 @@ class Relay:
         if not call.can_shrink or response.status not in OVERFLOW_STATUSES or not is_short:
             return None
         text = b""
-        with suppress(aiohttp.ClientError, OSError):
-            while chunk := await next_chunk(response):
+        now = asyncio.get_running_loop().time
+        end = now() + OPENING_SECONDS
+        with suppress(TimeoutError, aiohttp.ClientError, OSError):
+            while len(text) <= MAX_REFUSAL_BYTES and (chunk := await _soon(response, end - now())):
                 text += chunk
-                if len(text) > MAX_REFUSAL_BYTES:
-                    break
         return text
 
     async def _shrunk(self, call: "_Call", response: aiohttp.ClientResponse, refusal: bytes) -> bytes | None:
@@ -523,6 +523,7 @@ class Relay:
             await self._refuse(call, error.status, f"the gateway got no answer: {error}")
             return None
         self._metrics.first_byte_seconds.observe(time.perf_counter() - started)
+        client.active_at = asyncio.get_running_loop().time()
         call.status = call.response.status
         return call.response
 
