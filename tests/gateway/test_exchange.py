@@ -43,6 +43,7 @@ from holdfast.apps.gateway.upstream import PhaseTimeouts, next_chunk
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.compaction.telemetry import flush_spans
 from holdfast.session.conversation import Conversation
+from holdfast.stores.base import JsonRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import ScriptedEndpoint, http_response
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
@@ -398,6 +399,28 @@ async def test_a_websocket_is_refused_so_that_the_client_goes_over_to_http() -> 
 
     assert (seen.status, error_of(seen)) == (426, "this gateway speaks HTTP only; send the request with POST")
     assert upstream.requests == []
+
+
+async def test_a_gateway_whose_disk_is_full_is_not_ready_until_there_is_room() -> None:
+    class Disk(MemoryStore):
+        is_full = True
+
+        async def put_value(self, key: str, value: JsonRecord) -> None:
+            if self.is_full:
+                raise StoreUnavailableError("chats.db", "the disk is full; free some space and try again")
+            await super().put_value(key, value)
+
+    store = Disk()
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url, store=store) as url:
+        full = await ask(url, "GET", "/readyz")
+        store.is_full = False
+        free = await ask(url, "GET", "/readyz")
+
+    problem = "the store cannot be written: the disk is full; free some space and try again"
+    assert [(one.status, json.loads(one.body)) for one in (full, free)] == [
+        (503, {"status": problem}),
+        (200, {"status": "ok"}),
+    ]
 
 
 async def test_it_mounts_in_another_program() -> None:

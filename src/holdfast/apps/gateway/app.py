@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -32,7 +31,7 @@ from holdfast.apps.gateway.upstream import PhaseTimeouts, UpstreamClient, Upstre
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.serving import AccessDeniedError
 from holdfast.core.planning.policy import Policy
-from holdfast.errors import HoldfastError, SettingsError, StoreUnavailableError, UnknownSessionError
+from holdfast.errors import HoldfastError, SettingsError, StoreUnavailableError
 from holdfast.models.base import Summarizer
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.session import Session
@@ -46,8 +45,8 @@ UPGRADE_REQUIRED = 426
 """The status at which clients of the Responses API go over to HTTP at once."""
 PROVIDER_PATHS = ("/v1/", "/v1beta/", "/s/", "/u/", "/p/")
 """How paths of providers begin. Nothing of the gateway's own begins like that."""
-NO_SESSION = f"readyz-{uuid4()}"
-"""The id of a session that no store has."""
+READY_KEY = "ready"
+"""The key under which `/readyz` writes."""
 
 
 def gateway_app(
@@ -108,10 +107,8 @@ def gateway_app(
         except HoldfastError:
             return JSONResponse({"status": "the store cannot be read"}, 503)
         try:
-            # Nothing is written where there is no such session, but a store that only reads refuses it all the same.
-            await recorder.store.rename(NO_SESSION, "")
-        except UnknownSessionError:
-            return JSONResponse({"status": "ok"})
+            # Only a write tells: a full disk still takes what changes nothing.
+            await recorder.store.put_value(READY_KEY, {})
         except StoreUnavailableError as error:
             return JSONResponse({"status": f"the store cannot be written: {error.problem}"}, 503)
         except HoldfastError:
