@@ -120,6 +120,29 @@ async def test_without_a_summary_a_digest_is_written(tmp_path: Path, by: Any) ->
     assert "“question 0: alpha beta" in section.text
 
 
+async def test_messages_whose_summary_repeats_an_earlier_one_are_noted_in_a_digest(tmp_path: Path) -> None:
+    async with opening(tmp_path, MemoryStore(), by=summaries()) as session:
+        await talk(session, 2)
+        await session.clear()
+        await settled(session)
+        await talk(session, 2, start=2)
+        await session.clear()
+        await settled(session)
+
+    first, second = noted(tmp_path)
+    assert (first.messages, first.text) == ("#0-3", "The user counts in Greek letters [#0].")
+    assert second.messages == "#4-7"
+    assert [line[:26] for line in second.text.split("\n")] == [
+        "The user asked:",
+        "- (#4) “question 2: alpha ",
+        "- (#6) “question 3: alpha ",
+        "",
+        "The assistant said:",
+        "- (#5) “answer 2: alpha be",
+        "- (#7) “answer 3: alpha be",
+    ]
+
+
 async def test_a_summary_that_comes_too_late_is_not_noted_beside_the_digest(tmp_path: Path) -> None:
     store = MemoryStore()
     async with opening(tmp_path, store, by=FailingModel("hanging")) as session:

@@ -5,7 +5,8 @@ later, and no note is written twice.
 
 A note describes the context at the moment of the eviction, even if it was rewound since. It leaves out messages that
 the store has lost. Its text is the session's own summary if a model wrote one. For messages that were cleared or
-refused, a summarizer is asked; otherwise the note is a digest. No failure here affects the session.
+refused, a summarizer is asked; otherwise, and if the summary only repeats earlier notes, the note is a digest. No
+failure here affects the session.
 """
 
 import asyncio
@@ -128,7 +129,10 @@ class MemoryWriter:
         text = eviction.summary or await self._summarize(eviction, entries) or self._digest(eviction, entries)
         # Keep the text, so that a failed write does not cause another call of the model.
         self._pending[index] = replace(eviction, summary=text)
-        await self._daily.add(self._log.session, eviction, text)
+        is_new = await self._daily.add(self._log.session, eviction, text)
+        if not is_new:
+            # A summary whose lines all repeat an earlier note says nothing about these messages.
+            await self._daily.add(self._log.session, eviction, self._digest(eviction, entries))
 
     async def _relevant_entries(self, eviction: Eviction) -> list[Entry]:
         """Return the messages that say most about an eviction: those of the user, and the newest."""
