@@ -171,6 +171,19 @@ async def test_an_error_of_a_callers_code_leaves_neither_a_key_nor_a_word_in_the
     await store.close()
 
 
+async def test_a_compaction_whose_worker_cannot_open_the_session_has_failed_in_the_log(new_file: str) -> None:
+    def open_session(name: str) -> SessionOpener:
+        raise RuntimeError(f"cannot open {name} with {KEY}")
+
+    async with BackgroundJobs(new_file, open_session) as jobs, queued(new_file, jobs) as session:
+        started = await converse_until_started(session)
+        assert await jobs.result(started.owner) == "failed"
+        await session.refresh()
+
+        assert await completed(session) == [(False, None, "the worker failed with RuntimeError")]
+        assert session.history.session_state.running_compaction is None
+
+
 async def test_a_cancelled_compaction_ends_and_the_conversation_goes_on(new_file: str) -> None:
     url, author = new_file, Author()
     author.may_answer.clear()

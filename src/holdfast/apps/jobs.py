@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self, TypeVar, cast
 
 from holdfast.core.history.events import CompactionTrigger
+from holdfast.core.planning.changes import compaction_abandoned_event
 from holdfast.errors import (
     CompactionRunningError,
     DamagedStoreError,
@@ -37,11 +38,11 @@ from holdfast.errors import (
     imports_of_extra,
 )
 from holdfast.session.compaction.compactor import CompactionQueue
-from holdfast.session.log.event_log import now_ms
+from holdfast.session.log.event_log import SessionLog, locked, now_ms
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.requested_compaction import JobOutcome
 from holdfast.session.session import Session
-from holdfast.stores.base import JsonRecord
+from holdfast.stores.base import JsonRecord, Store
 from holdfast.stores.files import create_private_file
 from holdfast.stores.open import SHARED_STORES, open_store
 from holdfast.stores.retention import delete_expired_sessions
@@ -245,8 +246,10 @@ class BackgroundJobs:
             async with self._open_session(session) as opened:
                 return await opened.run_compaction(owner)
         except Exception as error:  # noqa: BLE001 - `open_session` is the caller's
-            _logged_failure(error)
-            return "failed"
+            problem = _logged_failure(error)
+        with suppress(StoreError):
+            await _FailedJob(self._store, session).end_compaction(owner, f"the worker failed with {problem}")
+        return "failed"
 
     async def delete_expired(self) -> int:
         """Delete the sessions whose own retention is over, each in a transaction of its own; return how many."""
@@ -378,6 +381,21 @@ def _worker() -> BackgroundJobs:
     if BackgroundJobs.running is None:
         raise SettingsError("jobs", "there is no BackgroundJobs in this process")
     return BackgroundJobs.running
+
+
+class _FailedJob:
+    """Writes the log of a session that a worker could not open."""
+
+    def __init__(self, store: Store, session: str) -> None:
+        self._log = SessionLog(store, session, now_ms)
+
+    @locked
+    async def end_compaction(self, owner: str, why: str) -> None:
+        """Record that a compaction has failed; until its lease ends, it would count as running."""
+        state = self._log.history.session_state
+        run = state.running_compaction
+        if run is not None and run.owner == owner and state.ready_summary is None:
+            await self._log.append(compaction_abandoned_event(run, why))
 
 
 class _JobsHere:
