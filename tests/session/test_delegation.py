@@ -478,6 +478,23 @@ async def test_what_delegates_are_shown_survives_a_snapshot(session: Session, st
             assert "go" not in texts((await again.prepare(16_000)).messages)
 
 
+async def test_a_delegate_at_work_has_ended_in_a_fork_and_goes_on_in_the_session(session: Session) -> None:
+    async with session.delegate("tester", task="run the tests") as child:
+        await child.record([tool_call_message("t1")])
+        fork = await session.fork("f")
+        compacted = await fork.compact()
+        await child.record([tool_result_message("t1", "3 failed")])
+        await child.answer("3 failed")
+
+    assert fork.history.session_state.running_delegates == {}
+    assert [(one.state, one.error) for one in await fork.delegations()] == [
+        ("abandoned", "the session was forked before its answer")
+    ]
+    assert "Agents at work" not in "".join(compacted.replacement)
+    assert [(one.state, one.answer) for one in await session.delegations()] == [("answered", "3 failed")]
+    await fork.close()
+
+
 async def test_a_delegation_whose_process_is_gone_is_ended_by_who_opens_the_session_next(store: Store) -> None:
     session = await Session.open("c9", store=store)
     delegating = session.delegate("x", task="go")

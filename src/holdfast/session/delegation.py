@@ -15,7 +15,12 @@ from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.messages import Entry, assistant, user
 from holdfast.core.history import events as log
 from holdfast.core.history.context import Context
-from holdfast.core.history.scopes import DelegateFinding, MainVisibility, parse_findings
+from holdfast.core.history.scopes import (
+    DelegateFinding,
+    MainVisibility,
+    abandoned_delegation_events,
+    parse_findings,
+)
 from holdfast.core.history.visibility import SEES_EVERYTHING, Visibility, choose_visible
 from holdfast.core.ledger.identifiers import argument_text
 from holdfast.core.ledger.names import is_name_in
@@ -300,13 +305,7 @@ async def end_abandoned_delegations(session_log: SessionLog) -> None:
     running = session_log.history.session_state.running_delegates
     abandoned = [scope for scope, owner in running.items() if has_owner_exited(owner)]
     if abandoned:
-        await session_log.append(
-            *(log.TurnInterrupted(scope=scope) for scope in abandoned),
-            *(
-                log.DelegationFinished(scope=scope, state="abandoned", error="its process has exited")
-                for scope in abandoned
-            ),
-        )
+        await session_log.append(*abandoned_delegation_events(abandoned, "its process has exited"))
 
 
 def _opening_prompt(started: log.DelegationStarted) -> str:

@@ -260,6 +260,15 @@ class DelegationRecord:
         return " and ".join(parts) or "nothing"
 
 
+def abandoned_delegation_events(scopes: Iterable[str], why: str) -> list[log.Event]:
+    """Return the events for delegates of which no answer will come."""
+    names = list(scopes)
+    return [
+        *(log.TurnInterrupted(scope=scope) for scope in names),
+        *(log.DelegationFinished(scope=scope, state="abandoned", error=why) for scope in names),
+    ]
+
+
 def delegation_records(timed: Iterable[tuple[int, log.Event]]) -> list[DelegationRecord]:
     """Return the delegations of a log, oldest first; `timed` pairs each event with its time."""
     found: dict[str, DelegationRecord] = {}

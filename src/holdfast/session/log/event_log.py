@@ -19,6 +19,7 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA
 from holdfast.core.history.history import History
+from holdfast.core.history.scopes import abandoned_delegation_events
 from holdfast.core.history.snapshot import pack_positions, unpack_positions
 from holdfast.errors import (
     ConcurrentWriteError,
@@ -630,14 +631,20 @@ class SessionLog:
         self._cache_limit = self.history.entries.cached_count + MAX_EXTRA_CACHED
 
     async def copy_to(self, other: "SessionLog", at: int | None = None) -> None:
-        """Copy this log into a new one, up to the message at a position if there is one."""
+        """Copy this log into a new one, up to the message at a position if there is one.
+
+        No answer of a delegate that is at work reaches the copy, so its delegation ends there.
+        """
         stop = len(self.history) if at is None else at
         if not 0 <= stop <= len(self.history):
             raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
         past, history = _events_before(await self.stored.events(), stop)
         words = index_entries((entry.position or 0, entry.message) for entry in history.entries)
+        ended = abandoned_delegation_events(
+            history.session_state.running_delegates, "the session was forked before its answer"
+        )
         if not await other._try_append(  # noqa: SLF001 - one log to another
-            [*past, log.Forked(parent=self.session, at=stop)], index=words
+            [*past, log.Forked(parent=self.session, at=stop), *ended], index=words
         ):
             raise ConcurrentWriteError(other.session)
         await other._record_retention()  # noqa: SLF001 - one log to another
