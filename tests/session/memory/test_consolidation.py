@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.planning.summary.board_prompt import BOARD_TOOL, CONSOLIDATION_AGENT, BoardProposal
+from holdfast.errors import DamagedStoreError
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.memory import consolidation
 from holdfast.session.memory.board_file import ContextBoard, Repository, board_key
@@ -18,7 +19,7 @@ from holdfast.session.memory.consolidation import (
     ReadProgress,
     RemAgent,
 )
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, StoredRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
@@ -235,6 +236,34 @@ async def test_what_a_person_writes_while_it_is_proposed_stays_the_persons(tmp_p
     pruned = await rem.apply(ConsolidationResult(proposals=(BoardProposal("prune", mine.text, mine.id, ("s1 #2",)),)))
 
     assert (after.notes, pruned.notes) == ((mine,), (mine,))
+
+
+class DamagedStore(MemoryStore):
+    """A store that cannot read some of its conversations."""
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        if session.startswith("damaged"):
+            raise DamagedStoreError(session, "a page cannot be read")
+        return await super().read(session, start=start, limit=limit)
+
+
+async def test_conversations_that_cannot_be_read_take_no_place_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consolidation, "MAX_SESSIONS_PER_RUN", 2)
+    store = DamagedStore()
+    for number in range(3):
+        await store.append(f"damaged-{number}", [{"type": "?"}], after=0, time_ms=NOW - 1)
+        await store.put_value(board_key(f"damaged-{number}"), {"board": WORK.key})
+    for number in range(3):
+        await held(store, f"s{number}", RULE)
+
+    done = await agent(tmp_path, store).run()
+
+    assert (sorted(done.read_progress), done.remaining) == (["s0", "s1"], 1)
+    assert sorted(note.partition(":")[0] for note in done.notes) == [
+        f"damaged-{number} could not be read" for number in range(3)
+    ]
 
 
 async def test_a_conversation_that_was_deleted_meanwhile_leaves_nothing(tmp_path: Path) -> None:

@@ -93,15 +93,19 @@ class RemAgent:
         limit = self._clock() - SESSION_IDLE_MS
         waiting = [only] if only else [info.id for info in unread if include_active or info.updated_ms <= limit]
         recent = len(unread) - len(waiting) if unread else 0
-        chosen, left = waiting[:MAX_SESSIONS_PER_RUN], max(0, len(waiting) - MAX_SESSIONS_PER_RUN)
         board, day = await self.board.read(), local_day(self._clock())
         proposals, notes = list[BoardProposal](), list[str]()
         read: dict[str, ReadProgress] = {}
-        for session in chosen:
+        left = len(waiting)
+        for session in waiting:
+            if len(read) == MAX_SESSIONS_PER_RUN:
+                break
+            left -= 1
             draft = BoardDraft(board, session, day)
             try:
                 read[session] = await self._propose(draft, notes)
             except StoreError as error:
+                # It takes no place of a conversation that can be read: the oldest would be tried first for ever.
                 notes.append(f"{session} could not be read: {error}")
             proposals += draft.proposals
             board = draft.board
