@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.planning.summary.board_prompt import BOARD_TOOL, CONSOLIDATION_AGENT, BoardProposal
-from holdfast.errors import DamagedStoreError
+from holdfast.errors import DamagedStoreError, MalformedInputError
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.memory import consolidation
 from holdfast.session.memory.board_file import ContextBoard, Repository, board_key
@@ -264,6 +264,25 @@ async def test_conversations_that_cannot_be_read_take_no_place_of_others(
     assert sorted(note.partition(":")[0] for note in done.notes) == [
         f"damaged-{number} could not be read" for number in range(3)
     ]
+
+
+@pytest.mark.parametrize("entries", [["mine " * 60] * 40, ["mine"] * 60], ids=["tokens", "entries"])
+async def test_no_model_is_asked_while_a_persons_entries_fill_the_board(tmp_path: Path, entries: list[str]) -> None:
+    store, writer = (
+        MemoryStore(),
+        ScriptedModel(['{"tool": "context_board", "action": "add", "text": "A", "sources": [0]}']),
+    )
+    await held(store, "s1", RULE)
+    rem = agent(tmp_path, store, writer=writer)
+    content = "".join(f"- {number} {text}\n" for number, text in enumerate(entries))
+    rem.board.path.write_text(content)
+
+    with pytest.raises(MalformedInputError, match=r"board: is full: .*; prune an entry first"):
+        await rem.run()
+
+    assert (writer.prompts, rem.board.path.read_text()) == ([], content)
+    rem.board.path.write_text("")
+    assert [one.text for one in (await rem.run()).proposals] == ["A"]
 
 
 async def test_a_conversation_that_was_deleted_meanwhile_leaves_nothing(tmp_path: Path) -> None:

@@ -19,6 +19,11 @@ from holdfast.errors import MalformedInputError
 from holdfast.redaction import redact_text
 
 MAX_BOARD_ENTRIES, MAX_BOARD_TOKENS, MAX_NOTE_CHARS = 60, 2_000, 400
+BOARD_IS_FULL = (
+    f"is full: it holds at most {MAX_BOARD_ENTRIES} entries and {MAX_BOARD_TOKENS:,} tokens; prune an entry first"
+)
+NOTE_OVERHEAD_TOKENS = 4
+"""What an entry costs besides its text."""
 MAX_NOTE_SOURCES = 8
 ID_CHARS = 4
 _NOT_AN_ENTRY = re.compile(r"\s*|#.*|<!--.*-->\s*|\ufeff.*")
@@ -129,20 +134,25 @@ class Board:
         while len(board.notes) > MAX_BOARD_ENTRIES or board.tokens(counter) > MAX_BOARD_TOKENS:
             free = [entry for entry in board.notes if entry.sources and entry.id != keep_id]
             if not free:
-                limits = f"{MAX_BOARD_ENTRIES} entries and {MAX_BOARD_TOKENS:,} tokens"
-                raise MalformedInputError("board", f"is full: it holds at most {limits}; prune an entry first")
+                raise MalformedInputError("board", BOARD_IS_FULL)
             board = board.without_note(min(free, key=_note_rank).id)
         return board
 
+    def check_room(self, counter: Counter) -> None:
+        """Raise MalformedInputError if entries that people wrote fill the board, so that no proposed one can stay."""
+        own = Board(tuple(entry for entry in self.notes if not entry.sources))
+        if len(own.notes) >= MAX_BOARD_ENTRIES or own.tokens(counter) >= MAX_BOARD_TOKENS - NOTE_OVERHEAD_TOKENS:
+            raise MalformedInputError("board", BOARD_IS_FULL)
+
     def tokens(self, counter: Counter) -> int:
         """Return how many tokens the entries cost."""
-        return sum(counter.count(entry.text) + 4 for entry in self.notes)
+        return sum(counter.count(entry.text) + NOTE_OVERHEAD_TOKENS for entry in self.notes)
 
     def notes_within(self, max_tokens: int, counter: Counter) -> tuple[BoardNote, ...]:
         """Return the highest-ranked entries that fit an allowance, in file order."""
         chosen: set[str] = set()
         for entry in sorted(self.notes, key=_note_rank, reverse=True):
-            cost = counter.count(entry.text) + 4
+            cost = counter.count(entry.text) + NOTE_OVERHEAD_TOKENS
             if cost <= max_tokens:
                 chosen.add(entry.id)
                 max_tokens -= cost

@@ -86,6 +86,7 @@ class RemAgent:
     async def run(self, *, exclude: str = "", only: str = "", include_active: bool = False) -> ConsolidationResult:
         """Read finished conversations from where the last run stopped, and return proposals; changes nothing.
 
+        Raises before it reads any if entries that people wrote fill the board: no proposal could stay there.
         `exclude` is a conversation to skip. `only` is the single conversation to read, finished or not.
         `include_active` also reads conversations that may continue.
         """
@@ -94,6 +95,8 @@ class RemAgent:
         waiting = [only] if only else [info.id for info in unread if include_active or info.updated_ms <= limit]
         recent = len(unread) - len(waiting) if unread else 0
         board, day = await self.board.read(), local_day(self._clock())
+        if waiting:
+            board.check_room(self.board.counter)
         proposals, notes = list[BoardProposal](), list[str]()
         read: dict[str, ReadProgress] = {}
         left = len(waiting)
