@@ -118,6 +118,28 @@ def test_the_oldest_part_is_compacted_into_a_digest() -> None:
     assert 6_000 * 0.6 < request.tokens.total <= 6_000
 
 
+class CharacterCounter:
+    """Counts characters, as the counter of a user may."""
+
+    name, provenance = "characters", "estimated"
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+
+def test_a_digest_that_a_counter_finds_no_room_for_is_left_out_and_no_empty_message_is_sent() -> None:
+    messages = [
+        said for number in range(9) for said in (user_message(f"question {number}"), assistant_message("a" * 99))
+    ]
+
+    request = send([*messages, user_message("and now?")], 1_000, counter=CharacterCounter())
+
+    notice = "[The conversation before this point is not available.]"
+    assert contents(request) == [notice, *(message["content"] for message in messages[13:]), "and now?"]
+    assert (request.receipt.compacted, request.receipt.dropped) == ((), (range(13),))
+    assert request.receipt.reasons[-1] == "13 messages were dropped: there was no room for a digest of them"
+
+
 def test_a_tool_loop_that_alone_is_too_long_is_compacted_after_its_prompt() -> None:
     messages = generate_session(3, loop_steps=120)
     prompt = next(message for message in reversed(messages) if message["role"] == "user")

@@ -385,6 +385,9 @@ class ViewFitter:
             return None
         if has_digest:
             digest = self._digest_entry(cut.compact_before, removed)
+            if not digest.message.text:
+                # A counter of the user's may find no room for even the first line, and no provider takes an empty text.
+                return self._compose(cut._replace(has_digest=False))
             entries = [digest if entry is DIGEST_PLACEHOLDER else entry for entry in entries]
             words += sum(self._transcript.tokens_of(digest.message)) - self._digest_tokens
         if not self._fits_other_limits(entries, media):
