@@ -8,7 +8,7 @@ import pytest
 from holdfast import Budget, MalformedInputError, Session, SettingsError, read_policy, validate
 from holdfast.compaction import RequestProcessor, RequestProcessors
 from holdfast.storage import rebuilt_requests
-from holdfast.testing.chat import assistant_message, user_message
+from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
 from tests.support import WORDS, record_turns
 
@@ -94,6 +94,57 @@ async def test_what_processors_add_is_within_the_budget() -> None:
 
     assert request.tokens.total <= 600
     assert request.messages[-1]["content"] == "now"
+
+
+def copied(messages: Messages) -> Messages:
+    return [{**message} for message in messages]
+
+
+def marked(messages: Messages) -> Messages:
+    return [user_message("Today is Monday."), *({**one, "content": f"{one['content']} (seen)"} for one in messages)]
+
+
+@pytest.mark.parametrize("stage", ["attachments", "file_content"])
+@pytest.mark.parametrize(("processor", "mark"), [(copied, ""), (marked, " (seen)")])
+async def test_prompt_and_pins_stay_where_a_processor_returns_new_objects(
+    stage: str, processor: RequestProcessor, mark: str
+) -> None:
+    settings: Any = {stage: (processor,)}
+    steps = [
+        message
+        for number in range(8)
+        for message in (tool_call_message(f"c{number}"), tool_result_message(f"c{number}", WORDS))
+    ]
+    processors = RequestProcessors(**settings)
+    async with Session.open("c1", model="gpt-5", policy="copilot", processors=processors) as session:
+        await record_turns(session, 5)
+        await session.record([user_message("KEEP this"), assistant_message("kept")])
+        await session.pin(10)
+        await record_turns(session, 5)
+        await session.record([user_message("do it now"), *steps])
+
+        request = await session.prepare(1_100)
+
+    prompts = [message["content"] for message in request.messages if message["role"] == "user"]
+    assert [text for text in prompts if text in {f"KEEP this{mark}", f"do it now{mark}"}] == [
+        f"KEEP this{mark}",
+        f"do it now{mark}",
+    ]
+    assert validate(request.messages, "openai-chat") == []
+
+
+async def test_a_summary_that_a_processor_puts_in_place_of_messages_is_not_taken_for_one_of_them() -> None:
+    def summarized(messages: Messages) -> Messages:
+        return [user_message("They counted."), *messages[-3:]]
+
+    async with Session.open("c1", model="gpt-5", processors=RequestProcessors(attachments=(summarized,))) as session:
+        await record_turns(session, 5)
+        await session.record([user_message("now")])
+
+        request = await session.prepare(16_000)
+
+    assert request.messages[0]["content"] == "They counted."
+    assert (request.receipt.messages, request.receipt.kept) == (4, (8, 9, 10))
 
 
 async def test_a_fork_has_the_processors_of_its_session() -> None:

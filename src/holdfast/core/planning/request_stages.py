@@ -8,9 +8,10 @@ comes out is made valid and fitted into the budget like any request.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
+from itertools import takewhile
 from typing import TypeAlias, cast
 
-from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, SettingsError
@@ -50,28 +51,84 @@ def processed_entries(
         natives = [message_format.encode(entry.message) for entry in current]
         # A copy, because a stored message must not change if the processor writes into what it gets.
         given = [dict(deepcopy(native)) for native in natives]
-        known = {id(copy): pair for copy, pair in zip(given, zip(current, natives, strict=True), strict=True)}
-        place, returned = f"processors.{stage.replace(' ', '_')}", cast("object", processor(given))
-        if not isinstance(returned, Iterable) or isinstance(returned, str | bytes | Mapping):
+        indices = {id(copy): index for index, copy in enumerate(given)}
+        place, result = f"processors.{stage.replace(' ', '_')}", cast("object", processor(given))
+        if not isinstance(result, Iterable) or isinstance(result, str | bytes | Mapping):
             name = getattr(processor, "__name__", "a processor")
-            problem = f"{name} must be a plain function that returns the list of messages, not {returned!r:.60}"
+            problem = f"{name} must be a plain function that returns the list of messages, not {result!r:.60}"
             raise SettingsError(place, problem)
-        messages = cast("Iterable[Mapping[str, object]]", returned)
-        current = [_entry_of(native, known.get(id(native)), message_format, place) for native in messages]
+        returned = list(cast("Iterable[Mapping[str, object]]", result))
+        origins = [indices.get(id(native)) for native in returned]
+        messages = [
+            current[origin].message
+            if origin is not None and native == natives[origin]
+            else _decoded(native, message_format, place)
+            for native, origin in zip(returned, origins, strict=True)
+        ]
+        if None in origins:
+            origins = _with_origins_of_copies(origins, messages, [entry.message for entry in current])
+        current = [
+            Entry(message)
+            if origin is None
+            else current[origin]
+            if native == natives[origin]
+            else current[origin].with_message(message)
+            for native, message, origin in zip(returned, messages, origins, strict=True)
+        ]
     return current
 
 
-def _entry_of(
-    native: Mapping[str, object],
-    known: tuple[Entry, Mapping[str, object]] | None,
-    message_format: MessageFormat,
-    place: str,
-) -> Entry:
-    """Return the entry of a processed message; `known` is what it was before, if it is not new."""
-    if known is not None and native == known[1]:
-        return known[0]
+def _decoded(native: Mapping[str, object], message_format: MessageFormat, place: str) -> Message:
     try:
-        message = message_format.decode(native, 0)
+        return message_format.decode(native, 0)
     except MalformedInputError as error:
         raise MalformedInputError(place, f"returned a message that cannot be sent: {error}") from error
-    return Entry(message) if known is None else known[0].with_message(message)
+
+
+def _with_origins_of_copies(
+    origins: Sequence[int | None], messages: Sequence[Message], given: Sequence[Message]
+) -> list[int | None]:
+    """Return where messages come from, also those that a processor has returned as new objects.
+
+    Otherwise the newest prompt and pins would count as added by the processor, and might be left out. A message with
+    the words of a given one is that one, the newest first. Others are changed copies if they match in kind what was
+    given between two known ones.
+    """
+    found, used = list(origins), {*origins}
+    same: dict[object, list[int]] = {}
+    for index, message in enumerate(given):
+        if index not in used:
+            same.setdefault((message.text, _kind(message)), []).append(index)
+    for at in range(len(found) - 1, -1, -1):
+        if found[at] is None and (indices := same.get((messages[at].text, _kind(messages[at])))):
+            found[at] = indices.pop()
+            used.add(found[at])
+    start = 0
+    for stop, origin in enumerate([*found, len(given)]):
+        if origin is None:
+            continue
+        first = (found[start - 1] or 0) + 1 if start else 0
+        new, left = range(start, stop), [index for index in range(first, origin) if index not in used]
+        for at, index in _changed_copies(new, left, messages, given, is_end=stop == len(found)):
+            found[at] = index
+        start = stop + 1
+    return found
+
+
+def _changed_copies(
+    new: Sequence[int], left: Sequence[int], messages: Sequence[Message], given: Sequence[Message], *, is_end: bool
+) -> list[tuple[int, int]]:
+    """Return pairs of new and given messages that match in kind, counted from the end or from the start."""
+    if len(new) < len(left) and not is_end:
+        return []  # something was left out or replaced by other words, such as a summary
+
+    def matching(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        return list(takewhile(lambda pair: _kind(messages[pair[0]]) == _kind(given[pair[1]]), pairs))
+
+    from_end = matching(zip(reversed(new), reversed(left), strict=False))
+    from_start = matching(zip(new, left, strict=False)) if len(new) >= len(left) else []
+    return max(from_end, from_start, key=len)
+
+
+def _kind(message: Message) -> object:
+    return message.role, message.outline.call_ids, message.outline.result_ids
