@@ -147,6 +147,43 @@ async def test_a_summary_that_a_processor_puts_in_place_of_messages_is_not_taken
     assert (request.receipt.messages, request.receipt.kept) == (4, (8, 9, 10))
 
 
+@pytest.mark.parametrize("stage", ["attachments", "file_content"])
+async def test_images_that_processors_add_are_within_the_providers_limits(stage: str) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+
+    def illustrated(messages: Messages) -> Messages:
+        messages[0]["content"] = [{"type": "text", "text": "look"}, *[image] * 101]
+        return messages
+
+    settings: Any = {stage: (illustrated,)}
+    async with Session.open("c1", model="claude-sonnet-4-5", processors=RequestProcessors(**settings)) as session:
+        await session.record([user_message("one"), assistant_message("two"), user_message("three")], format="anthropic")
+
+        request = await session.prepare(1_000_000)
+
+    assert validate(request.messages, "anthropic") == []
+    assert "iVBORw0KGgo=" not in str(request.messages)
+    assert request.receipt.reasons[-1] == "at most 20 images are sent, so a notice replaces each of the oldest"
+
+
+async def test_a_text_of_a_processor_that_the_provider_does_not_take_is_not_sent() -> None:
+    def endless(messages: Messages) -> Messages:
+        messages[0]["content"] = "x" * 11_000_000
+        return messages
+
+    async with Session.open("c1", model="gpt-5", processors=RequestProcessors(file_content=(endless,))) as session:
+        await session.record([user_message("one"), assistant_message("two"), user_message("three")])
+
+        request = await session.prepare(10_000_000)
+
+    assert validate(request.messages, "openai-chat") == []
+    assert [str(message["content"])[:25] for message in request.messages] == [
+        "[Summary of 1 earlier mes",
+        "two",
+        "three",
+    ]
+
+
 async def test_a_fork_has_the_processors_of_its_session() -> None:
     seen: dict[str, int] = {}
     processors = RequestProcessors(attachments=(noting(seen, "attachments"),))

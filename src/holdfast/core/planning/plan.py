@@ -10,7 +10,8 @@ from typing import cast
 
 from holdfast.core.conversation.messages import Entry, Message, Opaque, Part, Thinking, ToolCall
 from holdfast.core.conversation.repair import is_valid_history, repair_entries, without_lost_reasoning
-from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_tokens
+from holdfast.core.conversation.shorten import count_all_media
+from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_bytes, message_tokens
 from holdfast.core.history.events import MAIN, RequestTruncated, TokenBreakdown, UsageMeasured
 from holdfast.core.history.history import History
 from holdfast.core.planning.fit import are_same_messages, fit_view
@@ -342,14 +343,16 @@ def _view_within_limits(view: View, plan_input: PlanInput, policy: Policy) -> Vi
     situation, projection, budget = plan_input.situation, plan_input.projection, plan_input.situation.budget
     is_as_projected = view.entries is plan_input.entries and policy.outputs is None
     has_other_limits = bool(budget.messages or budget.turns or budget.bytes)
-    media, room = projection.media_count, situation.message_budget
-    if room <= 0 or view.tokens > room or media > policy.fit.max_media:
+    media, largest, room = projection.media_count, projection.largest_bytes, situation.message_budget
+    if view.entries is not plan_input.entries:
+        # What the user's processors have added is in the view alone.
+        media = count_all_media(view.entries)
+        largest = max((message_bytes(entry.message) for entry in view.entries), default=0)
+    if room <= 0 or view.tokens > room or media > min(policy.fit.max_media, situation.max_images or media):
+        return None
+    if situation.max_text_chars and largest > situation.max_text_chars:
         return None
     if has_other_limits and not (is_as_projected and plan_input.fill <= 1):
-        return None
-    if situation.max_text_chars and projection.largest_bytes > situation.max_text_chars:
-        return None
-    if situation.max_images and media > situation.max_images:
         return None
     if not is_as_projected:
         done = repair_entries(view.entries, is_interrupted=situation.is_interrupted, batching=situation.batching)
@@ -370,7 +373,10 @@ def _view_within_limits(view: View, plan_input: PlanInput, policy: Policy) -> Vi
 def _with_entries(view: View, entries: list[Entry], plan_input: PlanInput, *reasons: str) -> View:
     price = _message_pricer(plan_input)
     tokens = sum(price(entry.message) for entry in entries)
-    return replace(view, entries=entries, tokens=tokens, system_tokens=None, reasons=(*view.reasons, *reasons))
+    has_media = count_all_media(entries) > 0
+    return replace(
+        view, entries=entries, tokens=tokens, has_media=has_media, system_tokens=None, reasons=(*view.reasons, *reasons)
+    )
 
 
 def _message_pricer(plan_input: PlanInput) -> Callable[[Message], int]:
