@@ -9,10 +9,11 @@ import pytest
 from holdfast import Session
 from holdfast.core.history.events import MessageAppended, ProviderSignalled
 from holdfast.core.planning.policy import PRESETS
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import ConcurrentWriteError, HoldfastError, StoreUnavailableError
 from holdfast.session.log import records as log
 from holdfast.session.log.leases import HELD_HERE
 from holdfast.session.maintenance.scrub import scrub
+from holdfast.session.session import Session as OpenedSession
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 
@@ -174,3 +175,103 @@ async def test_a_message_that_was_not_stored_is_stored_each_time_it_is_recorded_
             await opened.record([user_message("hello")])
 
         assert await opened.messages() == [user_message("hello")] * 4
+
+
+async def record_at_once(session: OpenedSession, *messages: Any) -> list[range]:
+    """Record each message in one write, and do all of it again as often as another writer is first."""
+    while True:
+        try:
+            async with session.one_write():
+                return [await session.record([message]) for message in messages]
+        except ConcurrentWriteError:
+            continue
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("store", "gone for a moment"), asyncio.CancelledError()])
+@pytest.mark.parametrize("more", [[], [user_message("and one more")]])
+async def test_messages_of_one_write_that_the_server_writes_only_when_they_are_recorded_again_are_stored_once(
+    error: BaseException, more: list[Any]
+) -> None:
+    store, said = WritesLater(), [assistant_message("hi"), user_message("go on")]
+    async with Session.open("s", store=store) as opened:
+        await opened.record([user_message("hello")])
+        store.error = error
+        with pytest.raises(type(error)):
+            await record_at_once(opened, *said)
+
+        places = await record_at_once(opened, *said, *more)
+
+        assert places == [range(number, number + 1) for number in range(1, 3 + len(more))]
+        assert await opened.messages() == [user_message("hello"), *said, *more]
+        assert await record_at_once(opened, *more, *said) == [
+            range(number, number + 1) for number in range(3 + len(more), 5 + 2 * len(more))
+        ], "later they are said again"
+
+
+async def test_each_task_whose_message_was_lost_with_that_of_another_records_it_once() -> None:
+    store = WritesLater()
+    async with Session.open("s", store=store) as opened:
+        await opened.record([user_message("hello")])
+        recorded, may_end = asyncio.Event(), asyncio.Event()
+
+        async def record_first() -> None:
+            async with opened.one_write():
+                await opened.record([assistant_message("of one task")])
+                recorded.set()
+                await may_end.wait()
+
+        first = asyncio.create_task(record_first())
+        await recorded.wait()
+        store.error = StoreUnavailableError("store", "gone for a moment")
+        for attempt in (opened.record([user_message("of another")]), first):
+            with pytest.raises(HoldfastError, match="gone for a moment"):
+                await attempt
+            may_end.set()
+
+        assert await opened.record([user_message("of another")]) == range(2, 3)
+        assert await record_at_once(opened, assistant_message("of one task")) == [range(1, 2)]
+        assert await opened.messages() == [
+            user_message("hello"), assistant_message("of one task"), user_message("of another")
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("again", [[], [assistant_message("hi")]])
+async def test_what_waits_in_one_write_whose_end_is_cancelled_is_stored_once_before_what_comes_next(
+    again: list[Any],
+) -> None:
+    store = MemoryStore()
+    async with Session.open("s", store=store) as opened:
+        await opened.record([user_message("hello")])
+        recorded, may_end = asyncio.Event(), asyncio.Event()
+
+        async def record_first() -> None:
+            async with opened.one_write():
+                await opened.record([assistant_message("hi")])
+                recorded.set()
+                await may_end.wait()
+
+        first = asyncio.create_task(record_first())
+        await recorded.wait()
+        async with opened._log.lock:  # pyright: ignore[reportPrivateUsage] - as a read of another task
+            may_end.set()
+            await asyncio.sleep(0)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+
+        places = await record_at_once(opened, *again, user_message("next"))
+
+        said = [user_message("hello"), assistant_message("hi"), user_message("next")]
+        assert (places[-1], await opened.messages()) == (range(2, 3), said)
+    async with Session.open("s", store=store) as reopened:
+        assert await reopened.messages() == said
+
+
+async def test_a_message_recorded_again_after_the_end_of_its_one_write_was_cancelled_is_stored_once() -> None:
+    store = CancelsOnce("retention:")
+    async with Session.open("s", store=store, policy=replace(PRESETS["default"], retention_days=3)) as opened:
+        with pytest.raises(asyncio.CancelledError):
+            await record_at_once(opened, user_message("hello"))
+
+        assert await record_at_once(opened, user_message("hello")) == [range(1)]
+        assert await opened.messages() == [user_message("hello")]

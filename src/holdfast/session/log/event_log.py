@@ -9,11 +9,12 @@ import asyncio
 import os
 import time
 from array import array
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
 from itertools import zip_longest
-from typing import ClassVar, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
@@ -68,13 +69,6 @@ MAX_EXTRA_CACHED = 256
 def now_ms() -> int:
     """Return the time in milliseconds since 1970."""
     return int(time.time() * 1000)
-
-
-class _UnconfirmedAppend(NamedTuple):
-    """Messages whose append failed, and their place in the log if the store has them nevertheless."""
-
-    log_position: int
-    events: tuple[log.MessageAppended, ...]
 
 
 class _OneWrite:
@@ -223,7 +217,8 @@ class SessionLog:
         """The last body of each agent."""
         self._log_positions = array("q")
         """The place of each message in the log."""
-        self._unconfirmed: _UnconfirmedAppend | None = None
+        self._unconfirmed: dict[int, log.MessageAppended] = {}
+        """Messages whose append failed, by their place in the log if the store has them nevertheless."""
         del self._one_write.events[:], self._one_write.records[:], self._one_write.entries[:]
         self._snapshot_length = 0
         self._has_compacted = False
@@ -404,35 +399,29 @@ class SessionLog:
             return range(len(self.history), len(self.history))
         are_long = _are_long(messages)
         for conflicts in range(MAX_CONFLICTS):
-            if self._unconfirmed is not None and (known := await self._already_appended(self._unconfirmed, events)):
+            if self._unconfirmed and (known := await self._already_appended(events)):
                 return known
             # Whoever decoded the messages may not have known those of another writer yet.
             if self.history.format not in {None, events[0].format}:
                 raise other_format_error(str(self.history.format), events[0].format)
-            start, log_position = self.history.entries.length, self.stored.length
+            start, log_position = self.history.entries.length, self.stored.length + len(self._one_write.records)
             find_index = partial(self._index_entries, events, messages)
             index = await record_in_thread(find_index) if are_long else find_index()
             if self._one_write.task is not None and self._is_deferring:  # mostly no task defers: one call less
-                self._unconfirmed = None
                 self._defer(events, messages, index)
                 self._one_write.messages += zip(range(start, len(self.history)), events, strict=True)
                 return range(start, start + len(events))
             try:
-                is_appended = await self._try_append(
+                if await self._try_append(
                     events, messages, index, are_long=are_long, must_be_current=must_be_current, conflicts=conflicts
-                )
-            except (StoreUnavailableError, asyncio.CancelledError):
-                self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
-                raise
-            if is_appended:
-                self._unconfirmed = None
-                places, log_position = range(start, start + len(events)), self.stored.length - len(events)
-                try:
+                ):
+                    places = range(start, start + len(events))
                     await self._after_append(places, events, may_save=True)
-                except asyncio.CancelledError:
-                    self._unconfirmed = _UnconfirmedAppend(log_position, tuple(events))
-                    raise
-                return places
+                    return places
+            except asyncio.CancelledError:
+                if self.stored.length > log_position:  # they are stored
+                    self._unconfirmed = dict(enumerate(events, log_position))
+                raise
             if must_be_current:
                 raise ConcurrentWriteError(self.session)
         actual = await self.store.length(self.session)
@@ -477,27 +466,41 @@ class SessionLog:
             await record_retention(self.store, self.session, self._retention_days)
             self._stored_retention = self._retention_days
 
-    async def _already_appended(
-        self, unconfirmed: _UnconfirmedAppend, events: Sequence[log.MessageAppended]
-    ) -> range | None:
+    async def _already_appended(self, events: Sequence[log.MessageAppended]) -> range | None:
         """Return the positions of messages whose append failed although the store has them.
 
         A server that has lost its client may write them later: then the next append conflicts, and asks again.
         """
-        if unconfirmed.events != tuple(events):
-            self._unconfirmed = None
+        unconfirmed, places = self._unconfirmed, _places_of(events, self._unconfirmed)
+        if not places:
+            if not self._one_write.records:  # else some of them may wait to be written again
+                self._unconfirmed = {}
             return None
         await self.refresh()
-        if self.stored.length <= unconfirmed.log_position:
+        if self.stored.length <= places[0]:
             return None
-        places, found = range(unconfirmed.log_position, unconfirmed.log_position + len(events)), list[log.Event]()
+        start, known = bisect_left(self._log_positions, places[0]), frozenset(places)
+        found = list[log.Event]()
         with suppress(MalformedInputError):
             found = [event for _, event in await self.stored.events_at(places)]
-        self._unconfirmed = None
-        if found != list(events):
+        if found != list(events) or [*self._log_positions[start : start + len(events)]] != places:
+            self._unconfirmed = {}
             return None
-        start = self._log_positions.index(unconfirmed.log_position)
+        self._unconfirmed = {place: event for place, event in unconfirmed.items() if place not in known}
         return range(start, start + len(events))
+
+    def _note_unconfirmed(self, first_place: int, events: Sequence[log.Event], error: BaseException) -> None:
+        """Note the messages of an append that the store may have nevertheless; without messages, change nothing."""
+        if isinstance(error, StoreUnavailableError | asyncio.CancelledError):
+            messages = {at: one for at, one in enumerate(events, first_place) if isinstance(one, log.MessageAppended)}
+            self._unconfirmed = messages or self._unconfirmed
+
+    def _confirm(self, place: int, events: Sequence[log.Event]) -> None:
+        """Forget the unconfirmed messages once others are stored; what waited before `place` may be recorded again."""
+        if any(isinstance(event, log.MessageAppended) for event in events):
+            write = self._one_write
+            waited = self._unconfirmed.items() if write.records and write.task is None else ()
+            self._unconfirmed = {at: event for at, event in waited if at < place}
 
     async def _try_append(
         self,
@@ -523,10 +526,12 @@ class SessionLog:
             if not isinstance(event, _ALWAYS_POSSIBLE):
                 self.history.check(event)
         write, time_ms = self._one_write, self.clock()
-        place, published = self.stored.length + len(write.records), [*write.events, *events]
+        first_place, published = self.stored.length, [*write.events, *events]
+        place = first_place + len(write.records)
         try:
             await self.stored.append([*write.records, *records], time_ms, [*write.entries, *index], is_long=is_long)
         except BaseException as error:
+            self._note_unconfirmed(first_place, published, error)
             if write.records:
                 self._lose_deferred(error)
             if not isinstance(error, SequenceConflictError):
@@ -540,6 +545,8 @@ class SessionLog:
                 raise UnknownSessionError(self.session) from None
             await self.refresh()
             return False
+        if self._unconfirmed:
+            self._confirm(place, published)
         del write.events[:], write.records[:], write.entries[:]
         try:
             apply = partial(self._apply, events, time_ms, place, messages, evicts=True)
@@ -560,9 +567,9 @@ class SessionLog:
 
     async def begin_deferring(self) -> _OneWrite | None:
         """Begin `deferring_messages`; None if the messages of another task wait already: those of this one do not."""
-        if not self.is_loaded:
+        if not self.is_loaded or (self._one_write.task is None and self._one_write.records):
             async with self.lock:
-                await self.refresh()
+                await self.refresh()  # it also writes what waits of a block whose end was cancelled
         if self._one_write.task is not None:
             return None
         self._one_write = _OneWrite(asyncio.current_task())
@@ -583,6 +590,10 @@ class SessionLog:
                 write.task = None  # all is written: what others write from now on changes nothing
                 places, events = [place for place, _ in write.messages], [event for _, event in write.messages]
                 await self._after_append(places, events, may_save=not has_request)
+        except asyncio.CancelledError:
+            if write.failure is None:  # its messages are stored, or are written with what comes next
+                self._unconfirmed = {self._log_positions[place]: event for place, event in write.messages}
+            raise
         finally:
             write.task = None
 
@@ -607,8 +618,9 @@ class SessionLog:
 
     def _lose_deferred(self, error: BaseException) -> None:
         """Discard what is in memory, because the store does not have all of it; raises if another writer was first."""
+        unconfirmed = self._unconfirmed
         self.reset()
-        self.is_loaded = False
+        self.is_loaded, self._unconfirmed = False, unconfirmed
         if isinstance(error, SequenceConflictError):
             self._one_write.failure = ConcurrentWriteError(self.session)
             raise self._one_write.failure from error
@@ -693,6 +705,15 @@ class _DeferringMessages:
     async def __aexit__(self, *_: object) -> None:
         if self._write is not None:
             await self._log.end_deferring(self._write)
+
+
+def _places_of(events: Sequence[log.MessageAppended], unconfirmed: Mapping[int, log.MessageAppended]) -> list[int]:
+    """Return the places at which unconfirmed messages are these, one after the other; none if they are others."""
+    places, known, count = [*unconfirmed], [*unconfirmed.values()], len(events)
+    for start, first in enumerate(known):
+        if first == events[0] and known[start : start + count] == [*events]:
+            return places[start : start + count]
+    return []
 
 
 def _signals_of(places: Sequence[int], events: Sequence[log.MessageAppended]) -> list[log.ProviderSignalled]:
