@@ -2,6 +2,9 @@
 
 import asyncio
 import random
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +37,43 @@ async def stored_texts(url: str) -> list[str]:
         assert session.damage == []
         records: list[Any] = [stored.record for stored in await session.store.read("s")]
     return [record["data"]["native"]["content"] for record in records if record["type"] == MessageAppended.KIND]
+
+
+APPEND_OF_MANY = """
+import asyncio, sys
+from holdfast.errors import StoreUnavailableError
+from holdfast.stores.postgres import PostgresStore
+
+async def append():
+    store = PostgresStore(sys.argv[1])
+    for _ in range(20):
+        try:
+            await store.append("s", [{"type": "note"}] * 20, after=0, time_ms=1)
+        except StoreUnavailableError as error:
+            print(error)
+    await store.close()
+
+asyncio.run(append())
+"""
+
+
+async def test_a_program_without_logging_hears_of_a_lost_connection_only_by_the_error(
+    new_database: Callable[[], str],
+) -> None:
+    store = PostgresStore(url := new_database())
+    await store.length("s")
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        ending = "BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END"
+        connection.execute(f"CREATE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS '{ending}'".encode())
+        connection.execute("CREATE TRIGGER t BEFORE INSERT ON holdfast.events FOR EACH ROW EXECUTE FUNCTION end_it()")
+
+    command = [sys.executable, "-c", APPEND_OF_MANY, url]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    # What the driver notices first, the reason or the end, depends on the moment, and so does what it logs.
+    assert [bool(re.fullmatch(GONE, line)) for line in done.stdout.splitlines()] == [True] * 20
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])

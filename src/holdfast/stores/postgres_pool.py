@@ -10,6 +10,7 @@ a transaction where a pooler stands between: no setting, no prepared statement, 
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +25,10 @@ with imports_of_extra("postgres", "PostgreSQL"):
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
     from psycopg.pq import TransactionStatus
     from psycopg.rows import TupleRow
+
+# The driver logs what it ignores once a connection is lost; the caller gets the error itself. In a program without
+# logging, Python would write that line to its standard error, over the screen of a chat.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 POSTGRES_LABEL = "postgresql"
 POSTGRES_CONNECT_DEFAULTS: Mapping[str, str | int] = {
