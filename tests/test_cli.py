@@ -22,7 +22,7 @@ import pytest
 
 from holdfast.apps.cli import output
 from holdfast.apps.cli.main import main
-from holdfast.apps.cli.sessions import export_session
+from holdfast.apps.cli.sessions import delete_old_sessions, export_session
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.history.events import MessageAppended, RequestPrepared
 from holdfast.core.history.history import History
@@ -402,6 +402,52 @@ def test_an_old_session_stays_if_somebody_goes_on_with_it_while_prune_asks(
     assert "resumed has changed meanwhile, and stays" in problems
     assert [one["id"] for one in json.loads(run(capsys, "sessions", "--json")[1])] == ["resumed"]
     assert [folder.exists() for folder in attached] == [False, True]
+
+
+class GoesOnAtTheLastMoment(MemoryStore):
+    """Has a new message in a session when it is about to be deleted, as from another process."""
+
+    async def delete(self, session: str, *, length: int | None = None) -> bool:
+        after = await self.length(session)
+        await self.append(session, [message_record("still here")], after=after, time_ms=now_ms())
+        return await super().delete(session, length=length)
+
+
+async def test_a_session_that_goes_on_in_the_moment_it_is_pruned_keeps_its_attachments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "attachments" / "old").mkdir(parents=True)
+    store = GoesOnAtTheLastMoment()
+    await store.append("old", [message_record("look at this")], after=0, time_ms=1)
+
+    code = await delete_old_sessions(Namespace(days=30, dry_run=False, yes=True, json=True), store)
+
+    said = capsys.readouterr()
+    assert (code, json.loads(said.out)) == (0, {"deleted": [], "folders": []})
+    assert "old has changed meanwhile, and stays" in said.err
+    assert (await store.length("old"), (tmp_path / "home" / "attachments" / "old").is_dir()) == (2, True)
+
+
+def test_prune_says_which_folder_stays_and_goes_on_with_the_other_sessions(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    attached = [tmp_path / "home" / "attachments" / name for name in ("kept", "gone")]
+    for folder in attached:
+        folder.mkdir(parents=True)
+        (folder / "text.md").write_text("words")
+    for folder in attached:
+        talked(chats, folder.name, age_days=40)
+    attached[0].rename(tmp_path / "elsewhere")
+    attached[0].symlink_to(tmp_path / "elsewhere")
+
+    code, out, problems = run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")
+
+    facts = json.loads(out)
+    assert (code, sorted(facts["deleted"]), facts["folders"]) == (1, ["gone", "kept"], [str(attached[1])])
+    assert f"kept is deleted, but not all of its files: {attached[0]}: " in problems
+    assert [*map(Path.exists, attached)] == [True, False]
 
 
 def test_a_deleted_session_takes_its_checkpoints_and_attachments_along_and_says_so(

@@ -92,16 +92,19 @@ async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
     holdfast sessions prune --days 30 --dry-run
     """
     old = await expired_sessions(store, days=args.days, now_ms=now_ms())
-    gone, folders = old, list[Path]()
+    gone, folders, problems = old, list[Path](), 0
     if not args.dry_run and old:
         confirm(args, f"delete {pluralize(len(old), 'session')} older than {pluralize(args.days, 'day')}?")
         gone = list[SessionInfo]()
         for info in old:
-            # While the question waited, somebody may have gone on with it.
-            if await store.length(info.id) == info.length:
-                folders += delete_session_files(settings_for(args, is_tolerant=True), info.id)
+            # The store first: only it can tell at once whether somebody has gone on with the session meanwhile.
             if await store.delete(info.id, length=info.length):
                 gone.append(info)
+                try:
+                    folders += delete_session_files(settings_for(args, is_tolerant=True), info.id)
+                except StoreUnavailableError as error:
+                    warn(f"{info.id} is deleted, but not all of its files: {error}")
+                    problems = 1
             elif await store.length(info.id):
                 warn(f"{info.id} has changed meanwhile, and stays")
     verb = "would delete" if args.dry_run else "deleted"
@@ -109,7 +112,7 @@ async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
     also = "".join(f"\ndeleted {folder}" for folder in folders)
     facts = {verb.replace(" ", "_"): [info.id for info in gone], "folders": [*map(str, folders)]}
     print_result(args, f"{verb} {pluralize(len(gone), 'session')}{listed}{also}", facts)
-    return 0
+    return problems
 
 
 async def show_session(args: argparse.Namespace, store: Store) -> int:
