@@ -476,6 +476,71 @@ async def test_of_codex_a_model_is_noted_when_it_changes_and_only_for_the_main_a
     assert dict(done.report.unknown) == {"teapot": 1}
 
 
+def codex_line(kind: str, **payload: object) -> dict[str, object]:
+    return {"timestamp": "2026-03-02T10:00:00.000Z", "type": kind, "payload": payload}
+
+
+def codex_said(text: str, **more: object) -> dict[str, object]:
+    role = "assistant" if text.endswith(".") else "user"
+    block = {"type": "output_text" if role == "assistant" else "input_text", "text": text}
+    return {"type": "message", "role": role, "content": [block], **more}
+
+
+CODEX_FILE = "rollout-2026-03-02T10-00-00-01a00000-0000-7000-8000-000000000001.jsonl"
+
+
+async def test_turns_that_the_user_of_codex_has_taken_back_are_rewound(tmp_path: Path) -> None:
+    store = MemoryStore()
+    lines = [codex_line("session_meta", id="01a0")]
+    lines += [codex_line("response_item", **codex_said(text)) for text in ("one", "1.", "two", "2.", "three", "3.")]
+    lines.append(codex_line("event_msg", type="thread_rolled_back", num_turns=2))
+    lines += [codex_line("response_item", **codex_said(text)) for text in ("four", "4.")]
+    lines.append(codex_line("event_msg", type="thread_rolled_back", num_turns=9))
+    lines.append(codex_line("response_item", **codex_said("five")))
+    write_lines(tmp_path / CODEX_FILE, lines)
+
+    await import_all(store, tmp_path, "codex")
+    write_lines(tmp_path / CODEX_FILE, [*lines, codex_line("response_item", **codex_said("5."))])
+    (done,) = await import_all(store, tmp_path, "codex")
+
+    said = [line.removeprefix("main: ") for line in await lines_of(store, done.session)]
+    assert said == [
+        "user: one", "assistant: 1.", "user: two", "assistant: 2.", "user: three", "assistant: 3.", "rewound to 2",
+        "user: four", "assistant: 4.", "rewound to 0", "user: five", "assistant: 5.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+async def test_of_what_was_said_several_times_codex_keeps_the_newest(tmp_path: Path, *, has_ids: bool) -> None:
+    store = MemoryStore()
+    texts = ("start", "A.", "go on", "B.", "go on", "C.", "go on", "D.")
+    said = [codex_said(text, **({"id": f"m{at}"} if has_ids else {})) for at, text in enumerate(texts)]
+    listed = [said[4], said[6], codex_said("Summary: A to D")]
+    compacted = codex_line("compacted", message="Summary: A to D", replacement_history=listed)
+    lines = [codex_line("response_item", **one) for one in said]
+    write_lines(tmp_path / CODEX_FILE, [codex_line("session_meta", id="01a0"), *lines, compacted])
+
+    (done,) = await import_all(store, tmp_path, "codex")
+
+    assert (await lines_of(store, done.session))[-1] == "main: client compaction of 0–8, kept [4, 6]: Summary: A to D"
+
+
+async def test_of_what_was_said_several_times_gemini_keeps_the_newest(tmp_path: Path) -> None:
+    store, path = MemoryStore(), tmp_path / "chats/session-2026-03-02T12-00-9e31.jsonl"
+    said = [
+        {"id": str(number), "type": "gemini" if text.endswith(".") else "user", "content": text}
+        for number, text in enumerate(("start", "A.", "go on", "B.", "go on", "C.", "go on", "D."))
+    ]
+    summary = {"id": "s", "type": "user", "content": "Summary: A"}
+    listed = [summary, *({**one, "id": f"new-{one['id']}"} for one in said[3:])]
+    write_lines(path, [{"sessionId": "9e31", "projectHash": "x"}, *said, {"$set": {"messages": listed}}])
+
+    (done,) = await import_all(store, tmp_path, "gemini")
+
+    kept = "main: client compaction of 0–8, kept [3, 4, 5, 6, 7]: Summary: A"
+    assert (await lines_of(store, done.session))[-1] == kept
+
+
 async def test_of_copilot_what_says_nothing_new_is_left_out(tmp_path: Path) -> None:
     store, folder = MemoryStore(), tmp_path / "session-state/c091"
     write_lines(folder.with_name("notes.jsonl"), [{"type": "a note"}])

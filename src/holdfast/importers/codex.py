@@ -209,8 +209,12 @@ class _Reader:
     """The last answer, until it is known that it is no summary for a compaction."""
     model: str = ""
     system: str = ""
-    keys: dict[bytes, str] = field(default_factory=dict[bytes, str])
-    """By a hash of role and text, the key of a message."""
+    keys: dict[bytes, list[str]] = field(default_factory=dict[bytes, list[str]])
+    """By a hash of role and text, the keys of the messages that say it, in order."""
+    ids: set[str] = field(default_factory=set[str])
+    """The keys of all messages."""
+    prompts: list[str] = field(default_factory=list[str])
+    """The keys of what the user said, as far as it is in force, in order."""
     count: int = 0
     has_begun: bool = False
 
@@ -241,6 +245,8 @@ class _Reader:
                 yield from self._billed(object_at(payload, "usage"))
             case "event_msg" if payload.get("type") == "task_complete":
                 yield from self.finish()
+            case "event_msg" if payload.get("type") == "thread_rolled_back":
+                yield from self._rolled_back(count_of(payload.get("num_turns")))
             case "event_msg" if payload.get("type") == "token_count":
                 yield from self._billed(object_at(payload, "info", "last_token_usage"))
             case "compacted":
@@ -249,6 +255,14 @@ class _Reader:
                 self.report.note_unknown(kind)
             case _:
                 pass
+
+    def _rolled_back(self, turns: int) -> Iterator[LoggedItem]:
+        """Yield that the user has taken back the last turns; each begins with a prompt."""
+        yield from self.finish()
+        if turns and self.prompts:
+            prompt = self.prompts[-turns:][0]
+            del self.prompts[-turns:]
+            yield LoggedItem(time_ms=self.time_ms, event=log.Rewound(to=0), rewind_to=prompt)
 
     def _switched(self, model: str) -> Iterator[LoggedItem]:
         if model and model != self.model:
@@ -272,8 +286,11 @@ class _Reader:
         self.count += 1
         key = text_at(native, "id") or str(self.count)
         if kind == "message":
-            self.keys.setdefault(_content_hash(native), key)
+            self.keys.setdefault(_content_hash(native), []).append(key)
+            self.ids.add(key)
         trust = "memory" if _is_by_program(payload) else None
+        if kind == "message" and payload.get("role") == "user" and trust is None:
+            self.prompts.append(key)
         event = log.MessageAppended(format=_FORMAT, native=native, scope=self.scope, trust=trust)
         item = LoggedItem(time_ms=self.time_ms, event=event, key=key)
         if kind in _OUTPUT_ITEMS and self.step:
@@ -328,11 +345,25 @@ class _Reader:
             summary = log.SideCallRecorded(purpose="summary", answer=said, model=self.model or None, usage=answer.usage)
             yield LoggedItem(time_ms=self.time_ms, event=summary)
         yield from self.finish()
-        listed = [object_at(one) for one in list_at(payload, "replacement_history")]
-        kept = {text_at(one, "id") for one in listed}
-        kept |= {key for one in listed if (key := self.keys.get(_content_hash(one)))}
+        kept = self._kept([object_at(one) for one in list_at(payload, "replacement_history")])
+        self.prompts = [key for key in self.prompts if key in kept]
         event = own_compaction((text,), program=_TITLE, scope=self.scope)
         yield LoggedItem(time_ms=self.time_ms, event=event, kept=frozenset(kept))
+
+    def _kept(self, listed: list[JsonFields]) -> set[str]:
+        """Return the keys of the messages that a new list holds, by their ids, else by what they say.
+
+        Of several that say the same, the newest are kept.
+        """
+        kept = {own for one in listed if (own := text_at(one, "id")) in self.ids}
+        left: dict[bytes, list[str]] = {}
+        for one in reversed(listed):
+            if text_at(one, "id") not in self.ids:
+                said = _content_hash(one)
+                keys = left.setdefault(said, [key for key in self.keys.get(said, []) if key not in kept])
+                if keys:
+                    kept.add(keys.pop())
+        return kept
 
 
 def _is_output(item: LoggedItem) -> bool:

@@ -165,8 +165,8 @@ class _Reader:
     """The last message of the model, which may be written again with its calls."""
     listed: dict[str, None] = field(default_factory=dict[str, None])
     """The keys of the messages in the program's list, in order."""
-    said: dict[bytes, str] = field(default_factory=dict[bytes, str])
-    """By a hash of role and content, the key of each message."""
+    said: dict[bytes, list[str]] = field(default_factory=dict[bytes, list[str]])
+    """By a hash of role and content, the keys of the messages that say it, in order."""
     known: set[str] = field(default_factory=set[str])
     answered: set[str] = field(default_factory=set[str])
     """The ids of the calls whose results are known."""
@@ -265,7 +265,7 @@ class _Reader:
             return
         self.known.add(key)
         native = {"role": role, "parts": parts}
-        self.said.setdefault(_content_hash(role, parts), key)
+        self.said.setdefault(_content_hash(role, parts), []).append(key)
         trust = "memory" if is_note else None
         event = log.MessageAppended(format=_FORMAT, native=native, scope=self.scope, usage=usage, trust=trust)
         yield LoggedItem(time_ms=time_ms, event=event, key=key)
@@ -280,12 +280,15 @@ class _Reader:
     def _replace_list(self, messages: list[JsonFields]) -> Iterator[LoggedItem]:
         """Yield what a new list says: a compaction if it leaves out messages and has a text that nobody said before."""
         kept, new = list[str](), list[JsonFields]()
-        for message in messages:
-            key = self._known_key(message)
+        left: dict[bytes, list[str]] = {}
+        for message in reversed(messages):  # of several that say the same, the newest are kept
+            key = self._known_key(message, left)
             if key is not None:
                 kept.append(key)
             elif text_at(message, "type") not in _SHOWN_KINDS:
                 new.append(message)
+        kept.reverse()
+        new.reverse()
         dropped = [key for key in self.listed if key not in set(kept)]
         if dropped and new:
             texts = tuple(text for one in new if (text := _text_of(one.get("content"))))
@@ -299,8 +302,11 @@ class _Reader:
         for message in new:
             yield from self._message(message)
 
-    def _known_key(self, message: JsonFields) -> str | None:
-        """Return the key of a message of a list that was said before, by its id or by its content."""
+    def _known_key(self, message: JsonFields, left: dict[bytes, list[str]]) -> str | None:
+        """Return the key of a message of a list that was said before, by its id or by its content.
+
+        `left` has, by content, the keys that no later message of the list has.
+        """
         kind, own = message.get("type"), text_at(message, "id")
         for prefix in ("gemini:",) if kind == "gemini" else ("user:", "results:"):
             if f"{prefix}{own}" in self.known:
@@ -309,7 +315,9 @@ class _Reader:
         results = [text_at(part, "functionResponse", "id") for part in parts if "functionResponse" in part]
         if results and all(one in self.answered for one in results):
             return f"results:{own}"
-        return self.said.get(_content_hash("model" if kind == "gemini" else "user", parts))
+        said = _content_hash("model" if kind == "gemini" else "user", parts)
+        keys = left.setdefault(said, [*self.said.get(said, [])])
+        return keys.pop() if len(keys) > 1 else next(iter(keys), None)
 
 
 def _call(call: JsonFields) -> JsonFields:
