@@ -3,17 +3,19 @@
 import asyncio
 import json
 import os
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.conversation.messages import Entry
-from holdfast.errors import SettingsError, StoreError
+from holdfast.errors import SequenceConflictError, SettingsError, StoreError
 from holdfast.importers.importing import import_found
 from holdfast.importers.programs import find_sessions, program_named
 from holdfast.importers.source import ReadReport, read_json_lines
@@ -291,6 +293,100 @@ async def test_an_import_that_was_interrupted_continues(tmp_path: Path, monkeypa
     (done,) = await import_all(store, root, "claude-code")
 
     assert await lines_of(store, done.session) == CLAUDE_CODE
+
+
+class StopsAtAppend(MemoryStore):
+    """Fails at the so-many-th append from now on."""
+
+    appends_left = 0
+
+    async def append(self, session: str, records: Any, **rest: Any) -> int:
+        self.appends_left -= 1
+        if self.appends_left == 0:
+            raise KeyboardInterrupt
+        return await super().append(session, records, **rest)
+
+
+async def test_an_import_of_a_rewritten_log_that_was_interrupted_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.importers.importing.BATCH_RECORDS", 3)
+    store, root = StopsAtAppend(), copy_of("pi", tmp_path)
+    await import_all(store, root, "pi")
+    (path,) = root.glob(LINE_FILES["pi"])
+    path.write_text(path.read_text().replace("Check the sails", "Check all the sails"))
+    store.appends_left = 3
+    with pytest.raises(KeyboardInterrupt):
+        await import_all(store, root, "pi")
+
+    await import_all(store, root, "pi")
+
+    expected = ["model: m", "main: user: Check all the sails", *PI[2:]]
+    expected = [line.replace("rewound to 4", "rewound to 17") for line in expected]
+    expected = [line.replace("0–11, kept [9, 10]", "0–24, kept [22, 23]") for line in expected]
+    assert await lines_of(store, PI_SESSION) == [*PI, "rewound to 0", *expected]
+
+
+class ImportsMeanwhile(MemoryStore):
+    """Has another process import everything once this one knows that the store does not have it."""
+
+    root: Path | None = None
+
+    async def length(self, session: str) -> int:
+        length, root, self.root = await super().length(session), self.root, None
+        if root is not None:
+            await import_all(self, root, "pi")
+        return length
+
+
+async def test_two_processes_that_import_a_session_at_once_leave_it_as_one_does(tmp_path: Path) -> None:
+    store, root = ImportsMeanwhile(), copy_of("pi", tmp_path)
+    store.root = root
+
+    with pytest.raises(SequenceConflictError):
+        await import_all(store, root, "pi")
+    (path,) = root.glob(LINE_FILES["pi"])
+    path.write_text(path.read_text().replace("A fine boat.", "A fine old boat."))
+    (done,) = await import_all(store, root, "pi")
+
+    assert (done.rewound_to, done.new_messages) == (12, 1)
+    assert await lines_of(store, PI_SESSION) == [*PI, "rewound to 12", "main: assistant: A fine old boat. [100+7→5]"]
+
+
+async def test_of_two_copies_of_a_session_the_one_that_was_changed_last_is_imported(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("pi", tmp_path)
+    (path,) = root.glob(LINE_FILES["pi"])
+    copied = path.parent.with_name("zz-backup") / path.name
+    shutil.copytree(path.parent, copied.parent)
+    lines = copied.read_text().splitlines(keepends=True)
+    copied.write_text("".join(lines[:4]))
+    os.utime(copied, (1, 1))
+
+    await import_all(store, root, "pi")
+
+    assert await lines_of(store, PI_SESSION) == PI
+
+
+async def test_what_opencode_has_taken_back_and_restored_is_in_force_again(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("opencode", tmp_path)
+    path, shown = root / "opencode.db", list[list[str]]()
+    for number, revert in enumerate(['{"messageID": "msg_09"}', None, '{"messageID": "msg_10"}', None]):
+        database = sqlite3.connect(path)
+        changed = 1_772_460_090_000 + number
+        database.execute("UPDATE session SET revert = ?, time_updated = ? WHERE id = 'ses_1'", (revert, changed))
+        database.commit()
+        database.close()
+        whole = MemoryStore()
+        for one in (store, whole):
+            await import_all(one, root, "opencode")
+        assert await visible(store, "opencode-ses_1") == await visible(whole, "opencode-ses_1")
+        shown.append([text for _, text in await visible(store, "opencode-ses_1")])
+
+    (again,) = await import_all(store, root, "opencode")
+
+    before, both = ["Nine fish; the depth is unknown.", "I cannot say."], ["Continue if you have next steps.", "Done."]
+    assert shown == [before, [*before, *both], [*before, both[0]], [*before, *both]]
+    assert (again.new_messages, again.rewound_to) == (0, None)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")

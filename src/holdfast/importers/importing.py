@@ -171,6 +171,7 @@ class _TakenBack:
             return any(start <= count < stop for start, stop in self._ranges)
         if isinstance(event, log.Rewound) and [event.to, count] in self._ranges:
             self._ended.append([event.to, count])
+            return True
         return any(one[0] < count <= one[1] for one in self._ranges if one not in self._ended)
 
 
@@ -217,6 +218,9 @@ class _Writer:
             self._add(item)
             if len(self._records) >= BATCH_RECORDS:
                 await self._flush()
+                # Whoever continues after an interruption must know what was rewound, and what came from an import.
+                progress = {"program": self._program.name, "superseded": self.superseded, "length": self.length}
+                await self._store.put_value(import_key(self._session), {**known, **progress, "files": []})
         await self._flush()
         self._result.messages = self._count
         self._result.agents = len(self._agents)
@@ -251,8 +255,9 @@ class _Writer:
                 self._result.compactions += 1
                 if changed_at is not None or not self._take_other(items, event):
                     changed_at = 0
-            elif changed_at is None:
-                self._take_other(items, event)
+            elif changed_at is None and not self._take_other(items, event):
+                # A rewind that the source no longer has is taken back; one that was made here stays.
+                changed_at = 0 if isinstance(event, log.Rewound) and stored.position < imported else None
         return changed_at
 
     def _take_message(self, items: _ItemsByAgent, event: log.MessageAppended, position: int) -> bool:
@@ -401,9 +406,11 @@ class _Writer:
         """Write the records that wait."""
         if not self._records:
             return
-        if not self.length:
-            # An import that is interrupted after its first records must be known as one.
-            await self._store.put_value(import_key(self._session), {"program": self._result.found.program})
+        key = import_key(self._session)
+        if not self.length and await self._store.get_value(key) is None:
+            # An import that is interrupted after its first records must be known as one. Where another process has
+            # imported the session meanwhile, what it has noted stays, and the append fails.
+            await self._store.put_value(key, {"program": self._result.found.program})
         blobs: list[str] = []
         packed = [await extract_blob(self._store, record, blobs) for record in self._records]
         self.length = await self._store.append(

@@ -39,8 +39,14 @@ def find_sessions(program: SourceProgram, path: Path | None, report: ReadReport)
     if path is not None and is_missing(path):
         raise SettingsError("PATH", f"there is no file or folder {str(path)!r}")
     roots = [path] if path is not None else [one for one in session_folders(program) if not is_missing(one)]
-    found = {one.id: one for root in roots for one in _readable(program, root, report)}
+    # Of several copies of a session, such as in a folder that was copied, the one that was changed last is the session.
+    everything = sorted((one for root in roots for one in _readable(program, root, report)), key=_last_change)
+    found = {one.id: one for one in everything}
     return sorted(found.values(), key=lambda one: (-one.modified_ms, one.id))
+
+
+def _last_change(found: FoundSession) -> tuple[int, int, str]:
+    return found.modified_ms, found.size, str(found.path)
 
 
 def _readable(program: SourceProgram, root: Path, report: ReadReport) -> Iterator[FoundSession]:
