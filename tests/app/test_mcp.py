@@ -75,7 +75,8 @@ async def test_sessions_are_listed_with_the_handles_that_the_other_tools_take(st
 
     assert await reader.call("sessions", {}) == ("another · 1 event\n8f3a-boats · 5 events · Boats", False)
     assert await reader.call("sessions", {"prefix": "8f", "limit": 1}) == ("8f3a-boats · 5 events · Boats", False)
-    assert await reader.call("sessions", {"prefix": "zz"}) == ("There are no conversations.", False)
+    none = ("No conversation has an id that begins with 'zz'.", False)
+    assert await reader.call("sessions", {"prefix": "zz"}) == none
 
 
 async def test_a_list_that_is_not_whole_says_how_to_see_the_rest(store: Store) -> None:
@@ -315,5 +316,7 @@ async def test_an_owner_has_only_its_own_conversations_and_names_them_without_it
     assert await alice.call("sessions", {}) == ("boats · 3 events", False)
     assert (await alice.call("show", {"conversation": "boa"}))[0].startswith("[conversation boats, for reference only]")
     assert (await alice.call("recall", {"conversation": "8f3a-boats", "query": "code"}))[1]
-    assert await nobody.call("sessions", {"prefix": "../alice"}) == ("There are no conversations.", False)
+    assert await nobody.call("sessions", {}) == ("There are no conversations.", False)
+    none = ("No conversation has an id that begins with '../alice'.", False)
+    assert await nobody.call("sessions", {"prefix": "../alice"}) == none
     assert "the newest are: none" in (await nobody.call("recall", {"query": "code"}))[0]

@@ -173,7 +173,10 @@ class ConversationReader:
         infos = await self._store.sessions(prefix=f"{self._owner}{prefix}", limit=most + 1)
         lines = [_session_line(self._name_of(info.id), info) for info in infos[:most]]
         more = [MORE_SESSIONS_TEXT] if len(infos) > most else []
-        return "\n".join([*lines, *more]) or "There are no conversations."
+        none = (
+            f"No conversation has an id that begins with {prefix!r:.80}." if prefix else "There are no conversations."
+        )
+        return "\n".join([*lines, *more]) or none
 
     async def _search_memory(self, arguments: Mapping[str, object]) -> str:
         return NO_MEMORY_TEXT if self._memory is None else await MemorySearchTool(self._memory).call(arguments)
