@@ -102,6 +102,22 @@ def test_a_setting_is_kept_and_forgotten(home: Path, capsys: Captured, monkeypat
     assert run(capsys, "config", "max_steps", "--unset")[1] == f"max_steps = 50, removed from {home}/holdfast.toml\n"
 
 
+@pytest.mark.parametrize("before", [None, "# mine\npreset = 'cowagent'\n"])
+def test_a_setting_that_the_file_does_not_have_is_not_said_to_be_removed(
+    before: str | None, home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = home / "holdfast.toml"
+    monkeypatch.setenv("HOLDFAST_MAX_STEPS", "9")
+    if before is not None:
+        home.mkdir()
+        file.write_text(before)
+
+    done = run(capsys, "config", "max_steps", "--unset")
+
+    assert done == (0, f"max_steps = 9, not set in {file}\n", "")
+    assert (file.read_text() if file.exists() else None) == before
+
+
 def test_a_setting_kept_in_an_untrusted_project_is_said_to_be_left_out_and_why(home: Path, capsys: Captured) -> None:
     code, out, problems = run(capsys, "config", "tools", "+run", "--project")
 

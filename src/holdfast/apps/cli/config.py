@@ -101,18 +101,16 @@ def _change_setting(args: argparse.Namespace) -> int:
         raise SettingsError("--unset", "needs the name of a setting: holdfast config KEY --unset")
     settings = settings_for(args, is_tolerant=True)
     name, scope = setting_name(args.key or ""), "project" if args.project else "user"
-    path = (
-        remove_setting(settings, name, scope=scope)
-        if args.unset
-        else save_setting(settings, args.key, args.value, scope=scope)
-    )
+    path = settings_file(settings, scope)
+    if args.unset:
+        verb = "removed from" if remove_setting(settings, name, scope=scope) else "not set in"
+    else:
+        save_setting(settings, args.key, args.value, scope=scope)
+        verb = "saved in"
     now = settings_for(args, is_tolerant=True)
-    verb = "removed from" if args.unset else "saved in"
     source = now.source(name)
     facts = {"file": str(path), "name": name, "value": now.render_value(name), "source": str(source)}
-    print_result(
-        args, f"{name} = {now.render_value(name)}, {verb} {display_path(settings_file(settings, scope))}", facts
-    )
+    print_result(args, f"{name} = {now.render_value(name)}, {verb} {display_path(path)}", facts)
     weaker = {"default", "preset", "policy", *(["user"] if scope == "project" else [])}
     if not args.unset and source.name != display_path(path) and source.kind not in weaker:
         warn(f"{source} overrides this file, so {name} stays {now.render_value(name)}")

@@ -55,8 +55,8 @@ def _value_in_file(table: TomlTable, names: tuple[str, ...], folder: Path) -> ob
     return None
 
 
-def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user") -> Path:
-    """Remove a setting from the user's file or the project's and return the file; raise if it is a table."""
+def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user") -> bool:
+    """Remove a setting from the user's file or the project's; return whether it was there, raise if it is a table."""
     names, path = SETTING_DECLARATIONS[setting_name(key)].names, settings_file(settings, scope)
     before = _read_settings_text(path)
     parse_toml(before, display_path(path))
@@ -71,7 +71,7 @@ def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user
         raise SettingsError(key, f"is a table; remove [{table}], and what is inside it, in the file", where=str(place))
     if statements:
         _write(path, _with_layout_of(before, document.as_string()), is_private=scope == "user")
-    return path
+    return bool(statements)
 
 
 def settings_file(settings: Settings, scope: SettingsScope) -> Path:
