@@ -45,6 +45,19 @@ def test_an_export_is_one_private_file(store_url: str, tmp_path: Path, capsys: p
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
 
 
+def test_an_export_to_a_dash_is_written_to_standard_output(
+    store_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    code, out, errors = run(capsys, "view", "rep", "--store", store_url, "--export", "-")
+
+    assert (code, errors) == (0, "")
+    assert (out.splitlines()[0], out.splitlines()[-1]) == ("<!doctype html>", "</html>")
+    assert "question 2" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chats.db"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -3,13 +3,14 @@
 import argparse
 import asyncio
 import gc
+import sys
 import webbrowser
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import port_number, print_result, warn
+from holdfast.apps.cli.output import configure_output, port_number, print_result, warn
 from holdfast.apps.settings.build import delete_session_files
 from holdfast.errors import SettingsError
 from holdfast.session.log.event_log import now_ms
@@ -97,6 +98,10 @@ async def _export(args: argparse.Namespace, store: Store, session: str | None) -
         raise SettingsError("--export", "needs the id of a session: holdfast view ID --export page.html")
     pages = Pages(SessionIndexes(store), unnamed_model=args.model)
     text = await export_page(pages, session, now_ms=now_ms(), is_redacted=args.redact)
+    if args.export == Path("-"):
+        configure_output(is_utf8=True)  # which the page says it is
+        sys.stdout.write(text)
+        return 0
     write_private_lines(args.export, [text])
     print_result(args, f"wrote {args.export}", {"session": session, "file": str(args.export)})
     return 0
@@ -131,7 +136,7 @@ def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
     changes = "also allow to compact, undo, rewind, pin, fork and delete (default: reading only)"
     parser.add_argument("--allow-changes", action="store_true", help=changes)
-    export = "write the session as one file that opens without a server, and exit"
+    export = "write the session as one file that opens without a server, - for standard output, and exit"
     parser.add_argument("--export", type=Path, metavar="FILE", help=export)
     redact = "leave keys and passwords in the export (default: remove them)"
     parser.add_argument("--no-redact", dest="redact", action="store_false", help=redact)
