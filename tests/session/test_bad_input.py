@@ -111,3 +111,16 @@ async def test_a_session_that_nobody_began_has_no_name_to_change(store: Store) -
         await session.rename("Somebody")
 
     assert await store.sessions() == []
+
+
+async def test_the_log_keeps_what_no_provider_accepts_and_a_request_has_a_replacement() -> None:
+    answer = {"role": "assistant", "content": "on", "scores": [float("inf"), 1.5], "by": "half \ud800"}
+
+    async with Session.open("s1", store="memory://", model="gpt-5") as session:
+        await session.record([user_message("hi"), answer, user_message("go")])
+        request = await session.prepare(16_000)
+        recorded = await session.messages()
+
+    sent = {"role": "assistant", "content": "on", "scores": [None, 1.5], "by": "half \ufffd"}
+    assert recorded == [user_message("hi"), answer, user_message("go")]
+    assert request.messages == [user_message("hi"), sent, user_message("go")]

@@ -411,7 +411,8 @@ class Conversation:
         """Return an agent's own messages as they were recorded, compacted ones included, as a client's list holds them.
 
         Leaves out messages from before a clear, rewound messages, messages that a client compacted by itself, messages
-        of other agents in their own scopes, notes from memory, and attachments.
+        of other agents in their own scopes, notes from memory, and attachments. What no provider accepts, such as NaN,
+        is in them as it was recorded; requests hold a replacement.
         """
         natives = [native for _, native in await self.numbered_messages(scope=scope)]
         return natives if self.shares_messages else copied_json(natives)
