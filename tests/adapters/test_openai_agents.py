@@ -908,3 +908,31 @@ async def test_a_stream_is_opened_again_smaller_unless_it_has_begun() -> None:
     with pytest.raises(ScriptedProviderError):
         await streamed("t", broken)
     assert len(broken.calls) == 1
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_prompt_that_is_said_instead_of_an_approval_is_recorded_once(*, is_streamed: bool) -> None:
+    @function_tool(needs_approval=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        return path
+
+    kept = HoldfastSession("s")
+    call = function_call("delete", '{"path": "a"}', call_id="call_1", item_id="fc_1")
+    model = ScriptedModel([[call], [assistant_message("fine", item_id="msg_1")]])
+    agent = Agent(name="a", model=model, tools=[delete])
+
+    for prompt in ("delete a", "no, leave it"):
+        if is_streamed:
+            stream = Runner.run_streamed(agent, prompt, session=kept, run_config=kept.run_config())
+            async for _ in stream.stream_events():
+                pass
+        else:
+            await Runner.run(agent, prompt, session=kept, run_config=kept.run_config())
+    items: list[Any] = [dict(item) for item in await kept.get_items()]
+    sent: list[Any] = [dict(item) for item in model.calls[-1].input]
+    await kept.close()
+
+    prompts = [{"role": "user", "content": "delete a"}, {"role": "user", "content": "no, leave it"}]
+    assert sent == prompts
+    assert [ITEMS.text(item) for item in items] == ["delete a", "no, leave it", "fine"]

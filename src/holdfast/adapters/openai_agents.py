@@ -25,7 +25,7 @@ from holdfast.adapters.framework_conversation import (
 )
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.bare_list import govern
-from holdfast.core.conversation.json_values import copied_json
+from holdfast.core.conversation.json_values import copied_json, encode_canonical_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
@@ -404,7 +404,8 @@ class HoldfastSession:
         async with conversation.decision_lock:
             # A run that waited for a person is resumed without reading the items, maybe in a new process.
             known = conversation.known or await conversation.load()
-            resumed = self._resumed_run(items, known) if caller is None else None
+            is_longer = items[: len(known)] == known
+            resumed = self._resumed_run(items) if caller is None and not is_longer else None
             begins_alike = not known or not items or _said(items[0]) == _said(known[0])
             is_main = resumed is None and (caller is None if self._last_run is not None else begins_alike)
             if resumed is not None:
@@ -417,6 +418,9 @@ class HoldfastSession:
             if is_main and is_kept:
                 await self._end_sub_agents(items, conversation)
                 await self._end_left_behind()
+                if not is_longer:
+                    for run in self._runs:
+                        run.start = _length_of_read(known[: run.start], items)
                 return await conversation.prepare(items, options), conversation
         if not is_kept:
             await self._end_sub_agents(items, conversation)
@@ -426,10 +430,8 @@ class HoldfastSession:
         own = await self._sub_agent(items, conversation, asking, caller, resumed)
         return await own.prepare(items, options), own
 
-    def _resumed_run(self, items: list[Item], known: list[Item]) -> "_SubAgentRun | None":
-        """Return the run of an agent as a tool that a list continues, if it does not continue the conversation."""
-        if items[: len(known)] == known:
-            return None
+    def _resumed_run(self, items: list[Item]) -> "_SubAgentRun | None":
+        """Return the run of an agent as a tool that a list continues, which does not continue the conversation."""
         runs = (run for run in self._sub_agents[::-1] if len(items) > len(run.items))
         return next((run for run in runs if items[: len(run.items)] == run.items), None)
 
@@ -702,6 +704,24 @@ def _fit_list(items: list[Item], options: FrameworkRequest, policy: Policy) -> l
     if all(item in sent for item in items) and not validate(items, ITEMS.format):
         return items  # nested handoff history is one message of the assistant, to which nothing needs to be added
     return [dict(item) for item in request.messages]
+
+
+def _length_of_read(read: Sequence[Item], items: Sequence[Item]) -> int:
+    """Return how many items of a list are among those that a run has read before; the others were said since.
+
+    The SDK leaves a call without an output out of the list, such as one that waits for a person when the user goes on.
+    """
+    if items[: len(read)] == read:
+        return len(read)
+    places = dict[bytes, list[int]]()
+    for place, item in enumerate(items):
+        places.setdefault(encode_canonical_json(_said(item)), []).append(place)
+    said = [encode_canonical_json(_said(item)) for item in read]
+    last = next((at for at in range(len(said) - 1, -1, -1) if said[at] in places), None)
+    if last is None:
+        return 0
+    found, count = places[said[last]], said[: last + 1].count(said[last])
+    return found[min(count, len(found)) - 1] + 1
 
 
 class _AnsweredCall(NamedTuple):
