@@ -404,6 +404,44 @@ async def test_what_the_filter_of_a_handoff_leaves_out_stays_in_the_session() ->
     await kept.close()
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_what_the_filter_of_a_handoff_leaves_out_of_earlier_runs_stays_in_the_session(
+    *, is_streamed: bool
+) -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    billing = ScriptedModel([[assistant_message("paid")]])
+    first = ScriptedModel(
+        [
+            [function_call("find", {}, call_id="c1")],
+            [assistant_message("it is there")],
+            [function_call("transfer_to_billing", {}, call_id="c2")],
+            [assistant_message("bye")],
+        ]
+    )
+
+    @function_tool
+    def find() -> str:
+        """Find it."""
+        return "found"
+
+    agent = Agent(name="a", model=first, tools=[find], handoffs=[Agent(name="billing", model=billing)])
+    config = kept.run_config(RunConfig(handoff_input_filter=remove_all_tools))
+
+    for prompt in ("find it", "pay it", "thanks"):
+        if is_streamed:
+            stream = Runner.run_streamed(agent, prompt, session=kept, run_config=config)
+            async for _ in stream.stream_events():
+                pass
+        else:
+            await Runner.run(agent, prompt, session=kept, run_config=config)
+
+    assert texts(billing.calls[0].input) == ["find it", "it is there", "pay it"]
+    said = ["find it", "", "found", "it is there", "pay it", "paid", "thanks"]
+    assert texts(first.calls[-1].input) == said
+    assert await kept_texts(kept) == ([*said, "bye"], [])
+    await kept.close()
+
+
 async def test_runs_of_one_session_at_once_leave_all_items_in_it() -> None:
     kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
     agent = Agent(name="a", model=ScriptedModel([[assistant_message("ok")] for _ in range(3)]))

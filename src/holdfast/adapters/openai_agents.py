@@ -411,7 +411,7 @@ class HoldfastSession:
             if resumed is not None:
                 is_kept = True
             elif self._last_run is not None:
-                is_kept = not (is_main and self._is_partial(items, known, begins_alike=begins_alike))
+                is_kept = not (is_main and self._is_partial(items, known, agent, begins_alike=begins_alike))
             else:
                 # A run without a session: its list begins anew, or the provider keeps the conversation.
                 is_kept = caller is not None or begins_alike
@@ -435,15 +435,18 @@ class HoldfastSession:
         runs = (run for run in self._sub_agents[::-1] if len(items) > len(run.items))
         return next((run for run in runs if items[: len(run.items)] == run.items), None)
 
-    def _is_partial(self, items: list[Item], known: list[Item], *, begins_alike: bool) -> bool:
+    def _is_partial(self, items: list[Item], known: list[Item], agent: Agent[Any], *, begins_alike: bool) -> bool:
         """Return whether a list leaves items of the conversation out that belong to it nevertheless.
 
-        A limit or a callback leaves the beginning out, a filter of a handoff or another run what was added since this
-        run began. The SDK adds what is new to the session, so such a list is only made to fit.
+        A limit or a callback leaves the beginning out, a filter of a handoff anything, another run what was added since
+        this run began. The SDK adds what is new to the session, so such a list is only made to fit.
         """
+        run = self._current_run()
+        is_handed_over = run is not None and run.is_handed_over_to(agent)
         if not begins_alike:
             return True
-        run = self._current_run()
+        if is_handed_over and items[: len(known)] != known:
+            return bool(Counter(map(_said_key, known)) - Counter(map(_said_key, items)))
         if run is None or len(items) >= len(known):
             return False
         said = list(map(_said, items))
@@ -558,6 +561,15 @@ class _Run:
         """What the items said that were added since; the filter has recorded the others."""
         self.task: asyncio.Task[Any] | None = None
         """The task that runs it."""
+        self._agent: Agent[Any] | None = None
+        """The agent that has asked its model first."""
+        self._is_handed_over = False
+
+    def is_handed_over_to(self, agent: Agent[Any]) -> bool:
+        """Return whether another agent than the first has asked its model, now that this one does."""
+        self._agent = self._agent or agent
+        self._is_handed_over = self._is_handed_over or self._agent is not agent
+        return self._is_handed_over
 
     def has_ended_before(self, later: "_Run | None") -> bool:
         """Return whether it has ended now that another run asks its model; a run at the same time has not."""
@@ -715,8 +727,8 @@ def _length_of_read(read: Sequence[Item], items: Sequence[Item]) -> int:
         return len(read)
     places = dict[bytes, list[int]]()
     for place, item in enumerate(items):
-        places.setdefault(encode_canonical_json(_said(item)), []).append(place)
-    said = [encode_canonical_json(_said(item)) for item in read]
+        places.setdefault(_said_key(item), []).append(place)
+    said = list(map(_said_key, read))
     last = next((at for at in range(len(said) - 1, -1, -1) if said[at] in places), None)
     if last is None:
         return 0
@@ -788,3 +800,8 @@ def _is_of_model(item: Item) -> bool:
 def _said(item: Item) -> Mapping[str, Any]:
     """Return what an item says, without the ids that the SDK adds or removes."""
     return canonical_message(ITEMS.format, item)
+
+
+def _said_key(item: Item) -> bytes:
+    """Return the same bytes for items that say the same."""
+    return encode_canonical_json(_said(item))
