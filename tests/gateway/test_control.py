@@ -1,5 +1,6 @@
 """The control API tells what is on record."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from hashlib import sha256
@@ -16,7 +17,7 @@ from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app, stop_live_streams
 from holdfast.apps.gateway.control import DamagedRequestError, _title_of
 from holdfast.errors import StoreUnavailableError, UnknownSessionError
-from holdfast.stores.base import SessionInfo
+from holdfast.stores.base import SessionInfo, StoredRecord
 from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import system_message, user_message
@@ -169,6 +170,43 @@ async def test_a_stream_of_events_ends_with_its_session(url: str) -> None:
 
     assert await watcher.read_more()
     watcher.leave()
+
+
+class AwayStore(MemoryStore):
+    """A store that can be away for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away, self.was_missed = False, asyncio.Event()
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        if self.is_away:
+            self.was_missed.set()
+            raise StoreUnavailableError("postgresql", "the server cannot be reached")
+        return await super().read(session, start=start, limit=limit)
+
+
+async def test_a_stream_of_events_goes_on_when_its_store_is_back(
+    upstream: FaultyUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_module, "POLL_SECONDS", 0.01)
+    store = AwayStore()
+    async with running_gateway(upstream.url, access=Access(control_token=TOKEN), store=store) as url:
+        await talk(url, "s", "one")
+        watcher = RawClient(url)
+        headers = {"authorization": f"Bearer {TOKEN}", "accept": "text/event-stream"}
+        await watcher.send("GET", "/holdfast/v1/sessions/s/events", b"", headers)
+        await watcher.read(until=b"Noted.")
+        store.is_away = True
+        await store.was_missed.wait()
+        store.is_away = False
+        await talk(url, "s", "one", "two")
+        is_over = await watcher.read_more(until=b'"content":"two"')
+        watcher.leave()
+
+    found = events_in(bytes(watcher.body).rpartition(b"\n\n")[0])
+    assert ([int(one["id"]) for one in found], is_over) == ([*range(len(found))], False)
+    assert b'"content":"two"' in watcher.body
 
 
 async def test_recall_returns_exact_excerpts_with_their_references(url: str) -> None:

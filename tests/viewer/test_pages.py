@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Session
+from holdfast.apps.viewer import app as viewer_module
 from holdfast.apps.viewer import session_index
 from holdfast.apps.viewer.access import ViewerAccess
 from holdfast.apps.viewer.app import viewer_app
@@ -24,6 +25,7 @@ from holdfast.core.conversation.json_values import dump_json, is_utf8
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import to_record
+from holdfast.errors import StoreUnavailableError
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -403,6 +405,47 @@ async def test_an_open_page_is_told_when_something_has_changed(store: MemoryStor
     assert longer > length
     assert told & {f"data: {longer}-{read}\n\n".encode() for read in (length, longer)}
     assert any(one.startswith(f"data: {newest}-".encode()) for one in told)
+
+
+async def test_an_open_page_is_told_of_changes_when_its_store_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(MemoryStore):
+        is_away, was_missed = False, asyncio.Event()
+
+        async def length(self, session: str) -> int:
+            if self.is_away:
+                self.was_missed.set()
+                raise StoreUnavailableError("postgresql", "the server cannot be reached")
+            return await super().length(session)
+
+    monkeypatch.setattr(viewer_module, "NEWS_SECONDS", 0.01)
+    store, news = Away(), asyncio.Queue[bytes]()
+    async with Session.open("s", store=store) as session:
+        await session.record([user_message("one")])
+    access = ViewerAccess()
+    app = viewer_app(store, access=access)
+    cookie = f"{access.cookie}={access.sign_in(access.new_token())}"
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message.get("body"):
+            news.put_nowait(message["body"])
+
+    headers = [(b"host", b"127.0.0.1"), (b"cookie", cookie.encode())]
+    scope = {"type": "http", "method": "GET", "path": "/s/s/live", "headers": headers, "query_string": b""}
+    stream = asyncio.create_task(app(scope, asyncio.Event().wait, send))  # pyright: ignore[reportArgumentType]
+    first = await news.get()
+    store.is_away = True
+    waiting = asyncio.create_task(store.was_missed.wait())
+    await asyncio.wait({stream, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    store.is_away = False
+    async with Session.open("s", store=store) as session:
+        await session.record([user_message("two")])
+    async with asyncio.timeout(20):
+        second = await news.get()
+        app.state.stop_streams()
+        await stream
+    await app.state.close()
+
+    assert [one.partition(b"-")[0] for one in (first, second)] == [b"data: 1", b"data: 2"]
 
 
 async def test_an_undone_compaction_is_told_as_undone(browser: Browser, store: MemoryStore) -> None:

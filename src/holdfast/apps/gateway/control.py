@@ -35,6 +35,7 @@ from holdfast.errors import (
     HoldfastError,
     MalformedInputError,
     NotInMemoryError,
+    StoreUnavailableError,
     UnknownSessionError,
 )
 from holdfast.session.log.records import inline_blob
@@ -291,13 +292,14 @@ class _ControlApi:
             try:
                 while not recorder.is_stopping:
                     news.clear()
-                    for one in await self._read_events(session_id, after, EVENTS_AT_ONCE):
-                        after, quiet_since = one.position, monotonic()
-                        kind = str(one.record.get("type", "")).replace("\n", " ")
-                        yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), write_json(asdict(one)))
-                        news.set()
-                    if not news.is_set() and await recorder.store.length(session_id) <= after:
-                        return  # it was deleted
+                    with suppress(StoreUnavailableError):  # it may be back soon, and what it has then is told
+                        for one in await self._read_events(session_id, after, EVENTS_AT_ONCE):
+                            after, quiet_since = one.position, monotonic()
+                            kind = str(one.record.get("type", "")).replace("\n", " ")
+                            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), write_json(asdict(one)))
+                            news.set()
+                        if not news.is_set() and await recorder.store.length(session_id) <= after:
+                            return  # it was deleted
                     if monotonic() - quiet_since > PING_SECONDS:
                         quiet_since = monotonic()
                         yield b": ping\n\n"

@@ -43,7 +43,7 @@ from holdfast.apps.viewer.rendering import (
     static_file,
 )
 from holdfast.apps.viewer.session_index import SessionIndexes
-from holdfast.errors import HoldfastError, MalformedInputError
+from holdfast.errors import HoldfastError, MalformedInputError, StoreUnavailableError
 from holdfast.models.http_endpoint import is_loopback
 from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import Store
@@ -285,7 +285,9 @@ class _Viewer:
         """
         state, quiet_since = visit.query.get("state", ""), monotonic()
         while not self.is_stopping.is_set():
-            now = await (visit.pages.session_state(visit.session_id) if visit.session else visit.pages.list_state())
+            now = state
+            with suppress(StoreUnavailableError):  # it may be back soon
+                now = await (visit.pages.session_state(visit.session_id) if visit.session else visit.pages.list_state())
             if now != state:
                 state, quiet_since = now, monotonic()
                 yield f"data: {state}\n\n".encode()
