@@ -1,5 +1,6 @@
 """Who may speak to the gateway."""
 
+import asyncio
 import json
 import stat
 from pathlib import Path
@@ -56,6 +57,23 @@ async def test_every_route_refuses_web_pages_and_foreign_names(path: str, header
 def test_every_name_of_the_loopback_interface_is_served(host: str) -> None:
     Access().check_source({"host": host})
     Access().check_source({"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"})
+
+
+async def test_a_client_that_is_refused_by_its_name_can_send_its_whole_body_and_read_why() -> None:
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url) as url:
+        reader, writer = await asyncio.open_connection(*url.removeprefix("http://").split(":"))
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: llm.example\r\ncontent-length: %d\r\n\r\n" % len(CHAT)
+        answers: list[tuple[bytes, bool]] = []
+        for _ in range(2):
+            writer.write(head)
+            line, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+            length = next(int(one[15:]) for one in rest.split(b"\r\n") if one.startswith(b"content-length:"))
+            told = await reader.readexactly(length)
+            answers.append((line, b"see the setting gateway_hosts" in told))
+            writer.write(CHAT)
+        writer.close()
+
+    assert answers == [(b"HTTP/1.1 403 Forbidden", True)] * 2
 
 
 def test_beyond_loopback_addresses_and_configured_names_are_served() -> None:

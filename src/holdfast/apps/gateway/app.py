@@ -289,6 +289,7 @@ async def _refuse(scope: Scope, send: Send, status: int, body: bytes) -> None:
         kind = "websocket.http.response"
     else:
         kind = "http.response"
-        headers.append((b"connection", b"close"))
+        if "upgrade" in headers_of(scope):  # what comes next may be no HTTP
+            headers.append((b"connection", b"close"))
     await send({"type": f"{kind}.start", "status": status, "headers": headers})
     await send({"type": f"{kind}.body", "body": body})
