@@ -103,6 +103,16 @@ def test_images_beyond_what_providers_take_are_elided_in_batches() -> None:
     assert send([*messages[:-2], user_message("done")], 1_000_000).receipt.elided == request.receipt.elided
 
 
+def test_a_receipt_names_no_limit_of_images_where_the_newest_prompt_keeps_all_of_them() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    messages = [user_message("hi"), assistant_message("hello"), {"role": "user", "content": [image] * 25}]
+
+    request = send(messages, 1_000_000)
+
+    assert request.messages == messages
+    assert (request.receipt.elided, request.receipt.reasons) == ((), ())
+
+
 def test_the_oldest_part_is_compacted_into_a_digest() -> None:
     messages = generate_session(400)
 

@@ -375,9 +375,12 @@ class ViewFitter:
         if entries is None:
             return None
         words, media = self._count(entries)
-        is_media_limited = bool(media) and count_all_media(entries) > self._policy.max_media
-        if is_media_limited:
-            entries = self._limit_media(entries)
+        is_media_limited = False
+        if media and count_all_media(entries) > self._policy.max_media:
+            limited = self._limit_media(entries)
+            # Pins and the newest prompt keep their images.
+            is_media_limited = not are_same_messages(limited, entries)
+            entries = limited
             words, media = self._count(entries)
         if has_digest:
             words += self._digest_tokens - sum(self._transcript.tokens_of(DIGEST_PLACEHOLDER.message))
