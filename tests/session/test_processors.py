@@ -81,6 +81,27 @@ async def test_what_a_processor_does_is_in_that_request_alone_and_can_be_proven_
     assert f"a processor of the stage {stage.replace('_', ' ')} changed the request" in request.receipt.reasons
 
 
+async def test_a_message_that_a_processor_changes_in_each_request_is_proven_and_not_called_kept() -> None:
+    clock = iter(range(10))
+
+    def dated(messages: Messages) -> Messages:
+        messages[0]["content"] = f"It is {next(clock)} o'clock."
+        return messages
+
+    said = [user_message("one"), assistant_message("two"), user_message("three")]
+    async with Session.open("c1", model="gpt-5", processors=RequestProcessors(file_content=(dated,))) as session:
+        await session.record(said)
+
+        requests = [await session.prepare(16_000) for _ in range(3)]
+        unchanged = await session.sync([*said, assistant_message("four")])
+        events = await session.events()
+
+    assert len({request.hash for request in requests}) == 3
+    assert [request.receipt.kept for request in requests] == [(1, 2)] * 3
+    assert [one.is_same for one in rebuilt_requests(events)] == [True] * 3
+    assert unchanged == range(3, 4)
+
+
 async def test_what_processors_add_is_within_the_budget() -> None:
     def processor(messages: Messages) -> Messages:
         return [user_message(WORDS * 20), *messages]

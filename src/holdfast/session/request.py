@@ -143,7 +143,10 @@ def encode_view(
         native, is_unedited = message.native, message.parts is message.decoded
         if native is None or not is_unedited or message.repair_notes:
             native, is_unedited = message_format.encode(message), message.is_unedited
-        if position is None or message.repair_notes or native is not message.native:
+        # What a user's processor has changed is a message of its own, in the place of a recorded one.
+        is_other = source is None and position is not None and _is_other(message, history.entries[position].message)
+        is_unedited = is_unedited and not is_other
+        if position is None or message.repair_notes or native is not message.native or is_other:
             digest = message_hash(native)
         else:
             digest = known_hashes.get(position) or message_hash(native)
@@ -163,6 +166,11 @@ def encode_view(
             encoded.is_clipped.append(_is_clipped(message, recorded, moved_texts))
             encoded.is_elided.append(_is_elided(message, recorded))
     return encoded
+
+
+def _is_other(message: Message, recorded: Message) -> bool:
+    """Return whether a message was not made from a recorded one, whose JSON it would keep."""
+    return message.native is not recorded.native and message.native != recorded.native
 
 
 def _is_clipped(message: Message, recorded: Message, moved_texts: Callable[[], Container[str]]) -> bool:
