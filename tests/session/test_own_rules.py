@@ -54,6 +54,30 @@ async def test_a_rule_of_ones_own_decides_is_on_the_receipt_and_can_be_undone_an
         assert len(await session.visible_messages()) == 9
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutWithinACharacter(Forget):
+    RULE: ClassVar[str] = "cut"
+
+    def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
+        del plan_input, step, summary
+        return ("they laughed \ud83d",)
+
+
+async def test_half_a_character_in_the_text_of_a_rule_is_replaced() -> None:
+    policy = Policy(name="own", compaction=CutWithinACharacter(), offload=None)
+    async with Session.open("s", policy=policy) as session:
+        for number in range(4):
+            await session.record(
+                [user_message(f"question {number} " + "word " * 20), assistant_message("an answer " * 20)]
+            )
+        await session.record([user_message("and now?")])
+
+        request = await session.prepare(16_000)
+
+        assert request.messages == [user_message("they laughed \ufffd"), user_message("and now?")]
+        assert all(proof.is_same for proof in rebuilt_requests(await session.events()))
+
+
 def test_a_rule_must_be_a_dataclass_because_its_settings_identify_the_policy() -> None:
     class Plain(CompactionRule):
         RULE: ClassVar[str] = "plain"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.conversation.messages import Entry
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
@@ -122,6 +123,8 @@ def compaction_completed_event(
     if not isinstance(cast("object", texts), tuple) or not all(isinstance(cast("object", one), str) for one in texts):
         problem = f"replacement_texts of {type(rule).__name__} must return a tuple of texts, not {texts!r:.60}"
         raise SettingsError("policy.compaction", problem)
+    # A rule of the user's may cut a text of JSON within a character, and no store or provider takes half of one.
+    texts = tuple(map(replace_surrogates, texts))
     if step.by == "summary" and summary is None and (step.trigger == "manual" or not texts):
         return compaction_failed_event(step, plan_input, "the summary is empty")
     event = log.CompactionCompleted(
