@@ -13,8 +13,9 @@ from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import IndexEntry
 from holdfast.stores.encoding import compress
 from holdfast.stores.search_terms import search_terms
+from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite import search as search_module
-from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK, SQLITE_MIGRATIONS
+from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK, SQLITE_MIGRATIONS, migrate_sqlite
 from holdfast.stores.sqlite.search import MAX_PENDING_CHARS, MAX_PENDING_TEXTS, FullTextIndex
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, message_record
@@ -204,6 +205,34 @@ def first_made(path: Path, texts: list[str]) -> None:
             connection.execute("INSERT INTO indexed VALUES (?, ?)", (row_id, compress(text.encode())))
         connection.execute("PRAGMA user_version = 1")
         connection.commit()
+
+
+async def test_a_file_that_a_newer_program_brings_up_to_date_first_keeps_its_version(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_made(path, ["alpha beta"])
+    newer = SQLITE_MIGRATIONS
+
+    def migrate_as_newer(statement: str) -> None:
+        if statement == "BEGIN IMMEDIATE":
+            connection.set_trace_callback(None)
+            monkeypatch.setattr(schema, "SQLITE_MIGRATIONS", newer)
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                migrate_sqlite(other, "the file")
+            monkeypatch.setattr(schema, "SQLITE_MIGRATIONS", newer[:2])
+
+    monkeypatch.setattr(schema, "SQLITE_MIGRATIONS", newer[:2])
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.set_trace_callback(migrate_as_newer)
+        with pytest.raises(StoreUnavailableError, match="written by a newer Holdfast; update Holdfast"):
+            migrate_sqlite(connection, "the file")
+    monkeypatch.setattr(schema, "SQLITE_MIGRATIONS", newer)
+
+    store = SqliteStore(path)
+    assert [stored.record for stored in await store.read("s")] == [message_record("alpha beta")]
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(newer),)
 
 
 async def test_a_file_of_the_first_schema_opens_and_everything_in_it_is_found(store: SqliteStore, path: Path) -> None:

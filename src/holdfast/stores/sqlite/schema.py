@@ -94,15 +94,21 @@ def require_own_database(connection: sqlite3.Connection, name: str) -> None:
 
 def migrate_sqlite(connection: sqlite3.Connection, name: str) -> None:
     """Bring the tables up to date."""
-    if _version(connection) == len(SQLITE_MIGRATIONS):
+    if _checked_version(connection, name) == len(SQLITE_MIGRATIONS):
         return
-    if _version(connection) > len(SQLITE_MIGRATIONS):
-        raise StoreUnavailableError(name, "it was written by a newer Holdfast; update Holdfast")
     with Transaction(connection) as write:
-        for statements in SQLITE_MIGRATIONS[_version(connection) :]:
-            for statement in statements:
-                write(statement)
-        write(f"PRAGMA user_version = {len(SQLITE_MIGRATIONS)}")
+        # While this one waited for the lock, another process may have migrated the file, also to a newer version.
+        if (version := _checked_version(connection, name)) < len(SQLITE_MIGRATIONS):
+            for statements in SQLITE_MIGRATIONS[version:]:
+                for statement in statements:
+                    write(statement)
+            write(f"PRAGMA user_version = {len(SQLITE_MIGRATIONS)}")
+
+
+def _checked_version(connection: sqlite3.Connection, name: str) -> int:
+    if (version := _version(connection)) > len(SQLITE_MIGRATIONS):
+        raise StoreUnavailableError(name, "it was written by a newer Holdfast; update Holdfast")
+    return version
 
 
 class Transaction:
