@@ -394,6 +394,45 @@ async def test_sub_agents_in_files_beside_the_session_of_claude_code_are_scopes(
         assert done.agents == 1
 
 
+def claude_line(uuid: str, parent: str | None, text: str, **more: object) -> dict[str, object]:
+    role = "assistant" if text.endswith(".") else "user"
+    message = {"role": role, "content": [{"type": "text", "text": text}], "id": uuid, "stop_reason": "end_turn"}
+    return {"type": role, "uuid": uuid, "parentUuid": parent, "sessionId": "5e55", "message": message, **more}
+
+
+async def test_a_user_of_claude_code_may_go_back_to_the_beginning_and_to_right_after_a_compaction(
+    tmp_path: Path,
+) -> None:
+    store, path = MemoryStore(), tmp_path / "5e55.jsonl"
+    lines = [
+        {"type": "system", "uuid": "0", "parentUuid": None, "sessionId": "5e55", "subtype": "informational"},
+        claude_line("1", "0", "one"),
+        claude_line("2", "1", "1."),
+        claude_line("3", "0", "one, said better"),
+        claude_line("4", "3", "2."),
+        claude_line("5", None, "one, said best"),
+        claude_line("6", "5", "3."),
+        {"type": "system", "uuid": "7", "parentUuid": None, "sessionId": "5e55", "subtype": "compact_boundary"},
+        claude_line("8", "7", "the summary", isCompactSummary=True),
+        claude_line("9", "8", "two"),
+        claude_line("10", "9", "4."),
+        claude_line("11", "8", "two, said better"),
+        claude_line("12", "11", "5."),
+    ]
+    for stop in (8, len(lines)):
+        write_lines(path, lines[:stop])
+        await import_all(store, tmp_path, "claude-code")
+
+    assert [line.removeprefix("main: ") for line in await lines_of(store, "claude-code-5e55")] == [
+        "user: one", "assistant: 1.", "rewound to 0", "user: one, said better", "assistant: 2.", "rewound to 2",
+        "user: one, said best", "assistant: 3.", "client compaction of 0–6, kept []: the summary",
+        "user: two", "assistant: 4.", "rewound to 6", "user: two, said better", "assistant: 5.",
+    ]  # fmt: skip
+    async with Session.open("claude-code-5e55", store=store) as session:
+        shown = [entry.message.text for entry in await session.visible_messages()]
+    assert shown == ["the summary", "two, said better", "5."]
+
+
 async def test_a_file_of_claude_code_without_a_conversation_is_not_listed(tmp_path: Path) -> None:
     root = copy_of("claude-code", tmp_path)
     write_lines(root / "projects/-home-ada-garden/notes.jsonl", [{"type": "file-history-snapshot"}])

@@ -147,10 +147,13 @@ class _Reader:
     scope: str = log.MAIN
     step: _Step | None = None
     spoken: dict[str, None] = field(default_factory=dict[str, None])
-    """The keys of the prompts and answers in force, in order."""
+    """The keys of the prompts and answers in force, in order, and that of the summary before them."""
     newest: str = ""
-    message_of: dict[str, str | None] = field(default_factory=dict[str, str | None])
-    """By the uuid of an entry, the key of the prompt or answer that it is, or that comes before it, if known."""
+    message_of: dict[str, str | None] = field(default_factory=lambda: {"": ""})
+    """By the uuid of an entry, the key of the prompt or answer that it is, or that comes before it.
+
+    It is empty where nothing comes before, and None where that is not known, as after a damaged line or a compaction.
+    """
     answer_of: dict[str, str] = field(default_factory=dict[str, str])
     """By the uuid of an entry that is a block of an answer, the key of the answer."""
     time_ms: int = 1
@@ -190,7 +193,9 @@ class _Reader:
             case "attachment":
                 yield from self._attachment(line, uuid)
             case "system":
-                self.boundary = line if line.get("subtype") == "compact_boundary" else self.boundary
+                if line.get("subtype") == "compact_boundary":
+                    self.boundary = line
+                    self.message_of[uuid] = None
             case "api-request-shape":
                 yield from self._request_shape(line)
             case _ if kind not in _IGNORED_KINDS:
@@ -228,7 +233,8 @@ class _Reader:
                 yield item
             return
         yield from self.flush()
-        yield from self._branch(self.message_of.get(parent))
+        if uuid not in self.spoken or parent:  # a log that repeats its first entry, as after a resume, begins no branch
+            yield from self._branch(self.message_of.get(parent))
         self._speak(uuid)
         self.message_of[uuid] = uuid
         yield item
@@ -240,11 +246,11 @@ class _Reader:
         self.newest = key
 
     def _branch(self, before: str | None) -> Iterator[LoggedItem]:
-        """Yield a rewind if a prompt does not follow the newest prompt or answer, but an earlier one."""
-        if before is None or before == self.newest or before not in self.spoken:
+        """Yield a rewind if a prompt does not follow the newest prompt or answer, but an earlier one, or none."""
+        if before is None or before == self.newest or (before and before not in self.spoken):
             return
         keys = list(self.spoken)
-        at = keys.index(before) + 1
+        at = keys.index(before) + 1 if before else 0
         self.spoken = dict.fromkeys(keys[:at])
         yield LoggedItem(time_ms=self.time_ms, event=log.Rewound(to=0), rewind_to=keys[at])
 
@@ -274,9 +280,11 @@ class _Reader:
         )
         uuids = list_at(meta, "preservedMessages", "uuids")
         kept = frozenset(self.answer_of.get(one, one) for one in uuids if isinstance(one, str))
-        self.spoken = {key: None for key in self.spoken if key in kept}
-        self.newest = next(reversed(self.spoken), "")
-        self.message_of[text_at(line, "uuid")] = self.newest or None
+        # The summary has a place too: the user may go back to right after it.
+        uuid = text_at(line, "uuid")
+        self.spoken = {uuid: None} | {key: None for key in self.spoken if key in kept}
+        self.newest = next(reversed(self.spoken))
+        self.message_of[uuid], self.message_of[""] = self.newest, None
         yield LoggedItem(time_ms=self.time_ms, event=event, kept=kept)
 
     def _request_shape(self, line: JsonFields) -> Iterator[LoggedItem]:
