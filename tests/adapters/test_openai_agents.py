@@ -974,3 +974,37 @@ async def test_a_prompt_that_is_said_instead_of_an_approval_is_recorded_once(*, 
     prompts = [{"role": "user", "content": "delete a"}, {"role": "user", "content": "no, leave it"}]
     assert sent == prompts
     assert [ITEMS.text(item) for item in items] == ["delete a", "no, leave it", "fine"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_call_that_is_approved_after_the_user_has_gone_on_takes_nothing_away(*, is_streamed: bool) -> None:
+    @function_tool(needs_approval=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        return f"deleted {path}"
+
+    kept = HoldfastSession("s")
+    call = function_call("delete", '{"path": "a"}', call_id="call_1", item_id="fc_1")
+    answers = [[assistant_message(text, item_id=f"msg_{text}")] for text in ("fine", "done", "bye")]
+    model = ScriptedModel([[call], *answers])
+    agent = Agent(name="a", model=model, tools=[delete])
+
+    async def run(given: Any) -> Any:
+        if not is_streamed:
+            return await Runner.run(agent, given, session=kept, run_config=kept.run_config())
+        stream = Runner.run_streamed(agent, given, session=kept, run_config=kept.run_config())
+        async for _ in stream.stream_events():
+            pass
+        return stream
+
+    state = (await run("delete a")).to_state()
+    await run("wait, what is in it?")
+    state.approve(state.get_interruptions()[0])
+    await run(state)
+    await run("thanks")
+
+    assert texts(model.calls[2].input) == ["delete a", "", "deleted a"]
+    said = ["delete a", "wait, what is in it?", "fine", "", "deleted a", "done", "thanks"]
+    assert texts(model.calls[3].input) == said
+    assert await kept_texts(kept) == ([*said, "bye"], [])
+    await kept.close()

@@ -134,6 +134,8 @@ class HoldfastSession:
         """The one that has read them last."""
         self._recorded_call_ids: dict[str, str] = {}
         """The ids of calls in the log, by those that `get_items` has given them because they were used before."""
+        self._unanswered_calls: dict[str, Item] = {}
+        """The calls that a list has left out, by their ids: those that wait for a person when the user goes on."""
         self._is_filter_checked = False
         """Whether the filter was called, or its absence was reported."""
         self._mcp_tools: tuple[Agent[Any], Sequence[Mapping[str, object]]] | None = None
@@ -241,6 +243,8 @@ class HoldfastSession:
                     filtered.remove(said)
                 else:
                     new.append(item)
+            if self._unanswered_calls:
+                new = _with_calls(new, before, self._unanswered_calls)
             await self._end_sub_agents(new, conversation, len(before))
             return new
 
@@ -419,6 +423,11 @@ class HoldfastSession:
                 await self._end_sub_agents(items, conversation)
                 await self._end_left_behind()
                 if not is_longer:
+                    listed = {item.get("call_id") for item in items}
+                    calls = (item for item in known if item.get("type") == "function_call")
+                    self._unanswered_calls |= {
+                        str(one.get("call_id")): one for one in calls if one.get("call_id") not in listed
+                    }
                     for run in self._runs:
                         run.start = _length_of_read(known[: run.start], items)
                 return await conversation.prepare(items, options), conversation
@@ -439,7 +448,8 @@ class HoldfastSession:
         """Return whether a list leaves items of the conversation out that belong to it nevertheless.
 
         A limit or a callback leaves the beginning out, a filter of a handoff anything, another run what was added since
-        this run began. The SDK adds what is new to the session, so such a list is only made to fit.
+        this run began, a run that goes on with an approval what was said meanwhile. The SDK adds what is new to the
+        session, so such a list is only made to fit.
         """
         run = self._current_run()
         is_handed_over = run is not None and run.is_handed_over_to(agent)
@@ -447,9 +457,14 @@ class HoldfastSession:
             return True
         if is_handed_over and items[: len(known)] != known:
             return bool(Counter(map(_said_key, known)) - Counter(map(_said_key, items)))
-        if run is None or len(items) >= len(known):
+        if run is None or items[: len(known)] == known:
             return False
         said = list(map(_said, items))
+        newest = next((item for item in reversed(known[: run.start]) if "role" in item), None)
+        if newest is not None and _said(newest) not in said:
+            return True
+        if len(items) >= len(known):
+            return False
         return any(one not in said for one in run.added)
 
     async def _sub_agent(
@@ -734,6 +749,19 @@ def _length_of_read(read: Sequence[Item], items: Sequence[Item]) -> int:
         return 0
     found, count = places[said[last]], said[: last + 1].count(said[last])
     return found[min(count, len(found)) - 1] + 1
+
+
+def _with_calls(new: Sequence[Item], before: Sequence[Item], calls: Mapping[str, Item]) -> list[Item]:
+    """Return new items with the calls of their outputs that neither they nor the items before them hold."""
+    known = {item.get("call_id") for item in (*before, *new) if item.get("type") == "function_call"}
+    completed = list[Item]()
+    for item in new:
+        call_id = str(item.get("call_id"))
+        if item.get("type") == "function_call_output" and call_id in calls and call_id not in known:
+            completed.append(calls[call_id])
+            known.add(call_id)
+        completed.append(item)
+    return completed
 
 
 class _AnsweredCall(NamedTuple):
