@@ -641,3 +641,22 @@ async def test_a_request_is_refused_whose_bytes_are_unknown_or_no_longer_those_t
         (500, str(DamagedRequestError(1))),
         (404, "the bytes of request 1 were not recorded; its receipt is there"),
     ]
+
+
+@pytest.mark.parametrize("path", ["/holdfast/v1/sessions/talk/pin", "/holdfast/v1/sessions/talk/undo", "/mcp"])
+async def test_a_body_for_the_gateway_itself_is_refused_as_soon_as_it_is_larger_than_a_megabyte(
+    url: str, path: str
+) -> None:
+    await talk(url, "talk", "hello")
+    client, headers = RawClient(url), {"authorization": f"Bearer {TOKEN}", "content-length": "5000000000"}
+
+    await client.send("POST", path, b" " * ((1 << 20) + 1), headers)
+    refused = await client.read(until=b"}")
+    client.leave()
+
+    assert (refused.status, json.loads(refused.body)) == (
+        413,
+        {"error": "the body is too large: it may have 1,048,576 bytes"},
+    )
+    largest = b'{"position": 0' + b" " * ((1 << 20) - 15) + b"}"
+    assert await value(url, "/sessions/talk/pin", "POST", largest) == {"pinned": 0}

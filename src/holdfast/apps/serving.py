@@ -17,8 +17,8 @@ from types import FrameType
 
 import uvicorn
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive
 
 from holdfast.errors import (
     CompactionError,
@@ -44,6 +44,8 @@ MAX_NUMBER_DIGITS = 12
 MAX_TIME_DIGITS = 15
 """Of a time in milliseconds: more than any session has, and no more than a store can compare."""
 SAFE_FETCH_SITES = frozenset({"same-origin", "none"})
+MAX_OWN_BODY_BYTES = 1 << 20
+"""Of a body that is for this server itself, such as a form; conversations are larger, and are not read here."""
 
 
 class ShortNumberConvertor(Convertor[int]):
@@ -106,6 +108,26 @@ def error_status(error: Exception) -> int:
             return 409
         case _:
             return 503
+
+
+async def read_own_body(request: Request) -> bytes:
+    """Return a body that is for this server itself; raises `AccessDeniedError` as soon as it is too large."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_OWN_BODY_BYTES:
+            raise AccessDeniedError(413, f"the body is too large: it may have {MAX_OWN_BODY_BYTES:,} bytes")
+    return bytes(body)
+
+
+def received_again(body: bytes, receive: Receive) -> Receive:
+    """Return what receives a body that was read already, and then what comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
 
 
 def check_source(headers: Mapping[str, str], is_own_host: Callable[[str], bool], *, name: str, hint: str = "") -> None:

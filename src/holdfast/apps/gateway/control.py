@@ -27,7 +27,7 @@ from holdfast.apps.gateway.recording.client_body import write_json
 from holdfast.apps.gateway.recording.governing import GoverningChoice
 from holdfast.apps.gateway.recording.identity import encoded_session_id, session_id_for
 from holdfast.apps.gateway.recording.recorder import Recorder
-from holdfast.apps.serving import AccessDeniedError, error_status, page_cursor, query_number
+from holdfast.apps.serving import AccessDeniedError, error_status, page_cursor, query_number, read_own_body
 from holdfast.core.history import events as log
 from holdfast.core.recall.query import RecallQuery
 from holdfast.counters.models import dollars_of
@@ -335,7 +335,7 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/settings", schema.SettingsAnswer, GoverningChoice, is_body_needed=True)
     async def set_settings(self, request: Request, caller: Caller) -> object:
         """Govern it in another way."""
-        asked = msgspec.json.decode(await request.body(), type=GoverningChoice)
+        asked = msgspec.json.decode(await read_own_body(request), type=GoverningChoice)
         async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
             choice = asked.otherwise(opened.choice)
             await self._recorder.governor.choose(opened, choice)
@@ -344,7 +344,7 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/recall", schema.RecallAnswerBody, schema.RecallBody, is_body_needed=True)
     async def recall(self, request: Request, caller: Caller) -> object:
         """Exact excerpts of what was said."""
-        asked = msgspec.json.decode(await request.body(), type=schema.RecallBody)
+        asked = msgspec.json.decode(await read_own_body(request), type=schema.RecallBody)
         async with self._opened(request, caller) as session:
             answer = await session.recall(RecallQuery(query=asked.query, max_tokens=asked.tokens))
         references = [f"#{one.position}" for one in answer.excerpts]
@@ -353,7 +353,7 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/preview", schema.PreviewAnswer, schema.PreviewBody)
     async def preview(self, request: Request, caller: Caller) -> object:
         """What a compaction would do; its id approves it."""
-        asked = msgspec.json.decode(await request.body() or b"{}", type=schema.PreviewBody)
+        asked = msgspec.json.decode(await read_own_body(request) or b"{}", type=schema.PreviewBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
             choice = opened.choice
             await self._recorder.governor.use_policy(opened, choice)
@@ -368,7 +368,7 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/compact", schema.CompactionAnswer, schema.CompactBody)
     async def compact(self, request: Request, caller: Caller) -> object:
         """Compact now."""
-        asked = msgspec.json.decode(await request.body() or b"{}", type=schema.CompactBody)
+        asked = msgspec.json.decode(await read_own_body(request) or b"{}", type=schema.CompactBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
             choice = opened.choice
             await self._recorder.governor.use_policy(opened, choice)
@@ -387,21 +387,21 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/undo", schema.UndoneAnswer)
     async def undo(self, request: Request, caller: Caller) -> object:
         """Undo the last change of the context."""
-        _check_empty_body(await request.body())
+        _check_empty_body(await read_own_body(request))
         async with self._opened(request, caller) as session:
             return {"undone": await session.undo()}
 
     @_serves("POST", f"{_SESSION}/redo", schema.RedoneAnswer)
     async def redo(self, request: Request, caller: Caller) -> object:
         """Redo the change that was undone last."""
-        _check_empty_body(await request.body())
+        _check_empty_body(await read_own_body(request))
         async with self._opened(request, caller) as session:
             return {"redone": await session.redo()}
 
     @_serves("POST", f"{_SESSION}/rewind", schema.RewoundAnswer, schema.RewindBody, is_body_needed=True)
     async def rewind(self, request: Request, caller: Caller) -> object:
         """Continue from before the message at a position."""
-        asked = msgspec.json.decode(await request.body(), type=schema.RewindBody)
+        asked = msgspec.json.decode(await read_own_body(request), type=schema.RewindBody)
         async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
             await opened.session.rewind(to=asked.to)
             opened.agent_lists.clear()  # the client's next list is compared with what is left
@@ -410,7 +410,7 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/pin", schema.PinnedAnswer, schema.PinBody, is_body_needed=True)
     async def pin(self, request: Request, caller: Caller) -> object:
         """Keep a message whole in every request."""
-        asked = msgspec.json.decode(await request.body(), type=schema.PinBody)
+        asked = msgspec.json.decode(await read_own_body(request), type=schema.PinBody)
         async with self._opened(request, caller) as session:
             await session.pin(asked.position)
         return {"pinned": asked.position}
@@ -418,7 +418,7 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/unpin", schema.UnpinnedAnswer, schema.PinBody, is_body_needed=True)
     async def unpin(self, request: Request, caller: Caller) -> object:
         """Allow a pinned message to be compacted again."""
-        asked = msgspec.json.decode(await request.body(), type=schema.PinBody)
+        asked = msgspec.json.decode(await read_own_body(request), type=schema.PinBody)
         async with self._opened(request, caller) as session:
             await session.unpin(asked.position)
         return {"unpinned": asked.position}
@@ -426,7 +426,7 @@ class _ControlApi:
     @_serves("POST", f"{_SESSION}/fork", schema.ForkedAnswer, schema.ForkBody)
     async def fork(self, request: Request, caller: Caller) -> object:
         """Copy the log into a new session."""
-        asked = msgspec.json.decode(await request.body() or b"{}", type=schema.ForkBody)
+        asked = msgspec.json.decode(await read_own_body(request) or b"{}", type=schema.ForkBody)
         name = session_id_for(caller.namespace, asked.id) if asked.id else None
         async with self._opened(request, caller) as session:
             other = await session.fork(name, at=asked.at)

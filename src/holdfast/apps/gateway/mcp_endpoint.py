@@ -8,6 +8,7 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
@@ -15,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.recording.identity import session_id_for
 from holdfast.apps.gateway.relay import headers_of
-from holdfast.apps.serving import AccessDeniedError
+from holdfast.apps.serving import AccessDeniedError, read_own_body, received_again
 from holdfast.errors import MissingExtraError
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.stores.base import Store
@@ -48,6 +49,8 @@ class McpEndpoint:
             caller = self._access.check_control(headers_of(scope))
             # Without state there is nothing that a stream would bring, and no session to end: only POST is served.
             answer = self._tools_of(caller.namespace) if scope["method"] == "POST" else ONLY_POST
+            # The library reads bodies of any size, and logs a traceback if their client leaves.
+            receive = received_again(await read_own_body(Request(scope, receive)), receive)
         except AccessDeniedError as error:
             answer = _refusal(error.status, str(error))
         except MissingExtraError as error:

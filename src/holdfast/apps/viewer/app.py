@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.apps.serving import AccessDeniedError, check_source, error_status, query_number
+from holdfast.apps.serving import AccessDeniedError, check_source, error_status, query_number, read_own_body
 from holdfast.apps.viewer.access import Reader, ViewerAccess, is_own_form
 from holdfast.apps.viewer.changes import SessionEditor, StoreEditor, apply_change, preview_compaction
 from holdfast.apps.viewer.export import export_page
@@ -65,7 +65,6 @@ NEWS_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 NEWS_SECONDS, QUIET_SECONDS = 0.5, 15.0
 """How often a stream asks the store for changes, and after which silence it shows that it is alive."""
 STATIC_SECONDS = 31_536_000
-MAX_FORM_BYTES = 1 << 20
 _Handler: TypeAlias = Callable[[Request, "_Visit"], Awaitable[Response]]
 
 
@@ -420,10 +419,5 @@ def json_response(value: object, status: int = 200) -> Response:
 
 async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a posted form; raises `AccessDeniedError` for one that is too large."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_FORM_BYTES:
-            raise AccessDeniedError(413, "the form is too large")
-    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
+    fields = parse_qs((await read_own_body(request)).decode(errors="replace"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}
