@@ -7,16 +7,18 @@ If the source has changed before its end, the session is rewound to that place, 
 An answer that the program may still be writing is left for the next import.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from random import random
 
 from holdfast.core.conversation.messages import Message, user
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
-from holdfast.errors import MalformedInputError, SettingsError
+from holdfast.errors import MalformedInputError, SequenceConflictError, SettingsError
 from holdfast.importers.source import (
     SETTLED_MS,
     FoundSession,
@@ -37,6 +39,8 @@ from holdfast.wire.formats import format_named
 
 BATCH_RECORDS = 500
 """How many records are appended at a time."""
+MAX_CONFLICTS, BACKOFF_SECONDS = 10, 0.05
+"""How often an import begins again because another process has appended first."""
 WENT_ON_HERE = "went on in this store since its import, so what is new in its log was not added"
 NOT_ALLOWED = "a message that its format does not allow"
 FORMAT_VERSION = 1
@@ -63,7 +67,20 @@ class SessionImport:
 
 
 async def import_found(store: Store, program: SourceProgram, found: FoundSession, *, now_ms: int) -> SessionImport:
-    """Import what is new in a session of a program; raises `SettingsError` if it went on in the store."""
+    """Import what is new in a session of a program; raises `SettingsError` if it went on in the store.
+
+    Where another process imports the same session at once, compare again with what is then in the store.
+    """
+    for conflicts in range(MAX_CONFLICTS):
+        try:
+            return await _import_once(store, program, found, now_ms=now_ms)
+        except SequenceConflictError:
+            # Back off with jitter so that two imports do not retry in lockstep.
+            await asyncio.sleep(random() * BACKOFF_SECONDS * conflicts)  # noqa: S311 - jitter needs no cryptography
+    return await _import_once(store, program, found, now_ms=now_ms)
+
+
+async def _import_once(store: Store, program: SourceProgram, found: FoundSession, *, now_ms: int) -> SessionImport:
     session = found.session_id
     result = SessionImport(found, session)
     key = import_key(session)
