@@ -17,11 +17,13 @@ from holdfast.errors import (
     CompactionFailedError,
     CompactionRunningError,
     ModelAccessError,
+    ModelRefusedError,
     ModelUnreachableError,
     NoContextError,
     NothingToCompactError,
     RemoteCompactionError,
     SettingsError,
+    StoreUnavailableError,
 )
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.models.retry import _ABANDONED_CALLS, RetryLimits
@@ -713,6 +715,116 @@ async def test_a_worker_that_cannot_write_a_summary_ends_the_compaction_in_a_dig
     assert (outcome, done.success, done.summary.by_model) == ("digest", True, None)
     assert done.reason.startswith("a digest, because ")
     assert why in done.reason
+
+
+class FullForSummaries(MemoryStore):
+    """A store that has no room for a summary."""
+
+    async def append(self, session: str, records: Any, **options: Any) -> int:
+        if any(record["type"] == log.SummaryWritten.KIND for record in records):
+            raise StoreUnavailableError("store", "the disk is full")
+        return await super().append(session, records, **options)
+
+
+async def test_a_worker_whose_summary_the_store_refuses_ends_the_compaction_in_a_digest_and_says_so() -> None:
+    queue, store = WaitingJobs(), FullForSummaries()
+    await queued(queue, store, scale=3)
+    worker = await open_session(store, summarizer=endless_summarizer())
+
+    outcome = await worker.run_compaction(queue.jobs[0][1])
+
+    assert (outcome, await kinds(worker)) == ("digest", ["compaction_start", "compaction_complete"])
+    [done] = await compactions(worker)
+    assert (done.success, done.reason) == (True, "a digest, because store: the disk is full")
+
+
+async def test_a_requested_compaction_whose_summary_the_store_refuses_says_that_it_was_refused() -> None:
+    session = await open_session(FullForSummaries(), policy="copilot", summarizer=endless_summarizer())
+    await record_turns(session, 10)
+    await session.record([user_message("next?")])
+    await session.prepare(16_000)
+
+    with pytest.raises(StoreUnavailableError, match="the disk is full"):
+        await session.compact()
+
+
+@pytest.mark.parametrize("verdict", [False, "cancelled"])
+async def test_a_worker_reports_no_summary_where_it_was_not_approved_or_was_cancelled(*, verdict: bool | str) -> None:
+    async def refuse(draft: SummaryDraft) -> bool:
+        del draft
+        if verdict == "cancelled":
+            raise asyncio.CancelledError
+        return False
+
+    queue, store = WaitingJobs(), MemoryStore()
+    await queued(queue, store)
+    options = CompactionOptions(automatic=endless_summarizer(), approve=refuse)
+    worker = await open_session(store, compaction=options)
+
+    outcome = await worker.run_compaction(queue.jobs[0][1])
+
+    assert (outcome, await kinds(worker)) == ("not wanted", ["compaction_start", "compaction_complete"])
+    assert [one.success for one in await compactions(worker)] == [False]
+
+
+@pytest.mark.parametrize("settings", [{}, {"summarizer": FailingModel("unauthorized")}], ids=["no model", "no key"])
+async def test_a_worker_leaves_a_context_alone_that_has_changed_since_its_job_was_queued(
+    settings: dict[str, Any],
+) -> None:
+    queue, store = WaitingJobs(), MemoryStore()
+    session = await queued(queue, store, scale=3)
+    await session.rewind(to=2)
+    worker = await open_session(store, **settings)
+
+    outcome = await worker.run_compaction(queue.jobs[0][1])
+    await session.record([user_message("another question")])
+    request = await session.prepare(BUDGET)
+
+    assert outcome == "not wanted"
+    assert [(one.success, one.error) for one in await compactions(session)] == [
+        (False, "the context has changed meanwhile")
+    ]
+    assert request.messages == await session.messages()
+
+
+class RewindingModel:
+    """A model during whose answer the user rewinds the session."""
+
+    name, window = "rewinding", None
+
+    def __init__(self, *, answers: bool) -> None:
+        self.answers = answers
+        self.session: Session | None = None
+
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        del prompt
+        assert self.session is not None
+        await self.session.rewind(to=2)
+        if not self.answers:
+            raise ModelRefusedError(self.name, "no")
+        return ModelReply(text=SUMMARY, model=self.name)
+
+
+async def test_a_worker_whose_model_fails_leaves_a_context_alone_that_has_changed_meanwhile() -> None:
+    queue, store, model = WaitingJobs(), MemoryStore(), RewindingModel(answers=False)
+    model.session = await queued(queue, store, scale=3)
+    worker = await open_session(store, summarizer=model)
+
+    outcome = await worker.run_compaction(queue.jobs[0][1])
+
+    assert (outcome, [one.success for one in await compactions(worker)]) == ("not wanted", [False])
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_requested_compaction_fails_if_the_user_rewinds_meanwhile(*, answers: bool) -> None:
+    model = RewindingModel(answers=answers)
+    session = model.session = await open_session(summarizer=model)
+    await record_turns(session, 11, words=WORDS * 3)
+
+    with pytest.raises(CompactionFailedError, match="the context has changed meanwhile"):
+        await session.compact()
+
+    assert [one.success for one in await compactions(session)] == [False]
 
 
 async def test_a_queue_that_cannot_be_reached_ends_the_compaction_and_the_session_goes_on() -> None:

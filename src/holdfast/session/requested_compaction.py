@@ -32,12 +32,12 @@ from holdfast.errors import (
     NothingToCompactError,
     SettingsError,
 )
-from holdfast.session.compaction.compactor import REQUESTED_TRIGGERS, Compactor
+from holdfast.session.compaction.compactor import CONTEXT_HAS_CHANGED, REQUESTED_TRIGGERS, Compactor
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.prepare import RequestBuilder, RequestOptions
 
 JobOutcome: TypeAlias = Literal["summary", "digest", "not wanted", "failed"]
-"""What came of a compaction that was left to a worker; `not wanted` if it was ended meanwhile."""
+"""What came of a compaction left to a worker; `not wanted` if it was ended meanwhile, or not approved."""
 STATM_PATH = "/proc/self/statm"
 MIN_COMPACTED_TOKENS = 100
 LAID_DOWN: tuple[MustKeepKind, ...] = "constraint", "decision"
@@ -78,12 +78,13 @@ class RequestedCompaction:
                 return await self._compact_by_rule(step, plan_input, options)
             sent = self._builder.last_requests.get(options.scope)
             await self._compactor.start(step, plan_input, focus, last_request=sent)
+            basis = self._log.history.change_count
         try:
             await self._compactor.wait()
         except asyncio.CancelledError:
             await self._compactor.cancel()
             raise
-        event = await self._commit(step, options)
+        event = await self._commit(step, options, basis)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
@@ -98,6 +99,9 @@ class RequestedCompaction:
             run = state.running_compaction
             if run is None or run.owner != owner or state.ready_summary is not None:
                 return "not wanted"
+            if run.basis != self._log.history.change_count:
+                await self._compactor.end_outdated_run(run)
+                return "not wanted"
             options = self._builder.with_last_budget(replace(options, scope=run.scope))
             step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
             if not self._compactor.has_summarizer:
@@ -109,10 +113,15 @@ class RequestedCompaction:
                     step, self._builder.plan_input(options), run.custom_instructions or "", last_request=sent
                 )
             )
-        problem = await self._compactor.run_job(job, run)
-        if problem is None:
+        if await self._compactor.run_job(job, run):
             return "summary"
+        problem = self._compactor.last_error
+        if problem is None:
+            return "not wanted"
         async with self._log.locked():
+            if run.basis != self._log.history.change_count:
+                await self._compactor.end_outdated_run(run)
+                return "not wanted"
             return await self._end_in_digest(step, options, str(problem))
 
     async def _end_in_digest(self, step: CompactSpan, options: RequestOptions, problem: str) -> JobOutcome:
@@ -123,7 +132,7 @@ class RequestedCompaction:
         return "digest" if event.success else "failed"
 
     @locked
-    async def _commit(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
+    async def _commit(self, step: CompactSpan, options: RequestOptions, basis: int) -> log.CompactionCompleted:
         """Commit the finished summary, unless a request has committed it meanwhile."""
         event = await self._compactor.commit(self._builder.situation(options))
         if event is not None:
@@ -131,7 +140,12 @@ class RequestedCompaction:
             return event
         compactions = self._log.history.version.state_of(options.scope).compactions
         made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
-        return made[-1] if made else await self._compact_without_summary(step, options)
+        if made:
+            return made[-1]
+        if self._log.history.change_count != basis:
+            # The span and what it was chosen for are those of a context that is gone.
+            raise CompactionFailedError(CONTEXT_HAS_CHANGED)
+        return await self._compact_without_summary(step, options)
 
     async def relieve_memory(self, options: RequestOptions, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process uses too much memory, unless that was tried a few messages ago."""
@@ -226,7 +240,7 @@ class RequestedCompaction:
         summary = await self._compactor.draft_summary(job)
         async with self._log.locked():
             if self._log.history.change_count != basis:
-                raise CompactionFailedError("the context has changed meanwhile")
+                raise CompactionFailedError(CONTEXT_HAS_CHANGED)
             return await self._log.load_and_retry(
                 lambda: self._draft_event(step, self._builder.plan_input(options), summary)
             )

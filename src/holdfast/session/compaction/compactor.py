@@ -62,6 +62,7 @@ REQUESTED_TRIGGERS = ("manual", "agent_request")
 CANCEL_GRACE_SECONDS = 5.0
 """How long to wait for a cancelled summarizer."""
 COMPACTING_TEXT = "Compacting conversation history"
+CONTEXT_HAS_CHANGED = "the context has changed meanwhile"
 
 Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str]]
 """Returns whether a summary may be applied; a returned text replaces the summary."""
@@ -137,7 +138,7 @@ class Compactor:
 
     def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:
         self._log = session_log
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[bool] | None = None
         self.observers = ObserverRunner(session_log)
         self.set_policy(policy, options)
         self._running_owner = ""
@@ -198,10 +199,16 @@ class Compactor:
         if run is None:
             return
         if done is not None and run.basis != history.change_count:
-            why = "the context has changed meanwhile; the summary is kept for the next compaction"
+            why = f"{CONTEXT_HAS_CHANGED}; the summary is kept for the next compaction"
             await self._record_abandoned(run, why)
         elif done is None and self._is_abandoned(run):
             await self._record_abandoned(run, "the process that started it did not finish it")
+
+    async def end_outdated_run(self, run: log.CompactionStarted) -> None:
+        """End a compaction without a summary, unless it has ended, because the context has changed since it started."""
+        now = self._log.history.session_state.running_compaction
+        if now is not None and now.owner == run.owner:
+            await self._record_abandoned(run, CONTEXT_HAS_CHANGED)
 
     async def shelve_ready_summary(self, *, except_scope: str | None = None) -> None:
         """Set a ready summary aside for a later compaction, so that another compaction can start."""
@@ -245,15 +252,18 @@ class Compactor:
             self.last_error = self._as_holdfast_error(error)
             await self._record_abandoned(event, f"it could not be queued: {self.last_error}")
 
-    async def run_job(self, job: SummaryJob, event: log.CompactionStarted) -> HoldfastError | None:
-        """Write the summary of a compaction that was left to a worker, and return why it failed, if it did."""
+    async def run_job(self, job: SummaryJob, event: log.CompactionStarted) -> bool:
+        """Write the summary of a compaction that was left to a worker, and return whether it was recorded.
+
+        If it was not, `last_error` says why it failed; None if it was not approved or not wanted any more.
+        """
+        self.last_error = None
         try:
             summarizer = self.summarizer_for(job.step.trigger)
         except HoldfastError as error:
-            return error
-        self.last_error = None
-        await self._run(job, event, summarizer)
-        return self.last_error
+            self.last_error = error
+            return False
+        return await self._run(job, event, summarizer)
 
     def make_job(
         self, step: CompactSpan, plan_input: PlanInput, focus: str = "", *, last_request: SentRequest | None = None
@@ -388,10 +398,10 @@ class Compactor:
         if run is not None and run.owner == owner and self.is_running:
             await self._record_abandoned(run, "it was cancelled")
 
-    async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> None:
-        """Write a summary, and record it or the reason of its failure."""
+    async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> bool:
+        """Write a summary, and record it or the reason of its failure; return whether a summary was recorded."""
         try:
-            await self._record_outcome(event, await self._summary_event(job, event, summarizer))
+            return await self._record_outcome(event, await self._summary_event(job, event, summarizer))
         except asyncio.CancelledError:
             await self._record_outcome(event, compaction_abandoned_event(event, "it was cancelled", is_cancelled=True))
         except Exception as error:  # noqa: BLE001 - whatever a caller's code raises, the session goes on
@@ -399,6 +409,7 @@ class Compactor:
             await self._record_outcome(event, compaction_abandoned_event(event, str(self.last_error)))
         finally:
             HELD_HERE.discard(event.owner)
+        return False
 
     def _as_holdfast_error(self, error: Exception) -> HoldfastError:
         if isinstance(error, HoldfastError):
@@ -425,23 +436,33 @@ class Compactor:
 
     async def _record_outcome(
         self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
-    ) -> None:
-        """Record the outcome if this process still holds the lease and the store can be written."""
-        with suppress(StoreError, SessionClosedError):
-            await self._record_if_current(started, event)
+    ) -> bool:
+        """Record the outcome if this process still holds the lease and the store can be written.
+
+        Returns whether a summary was recorded. One that the store refuses is lost, and `last_error` says so.
+        """
+        try:
+            return await self._record_if_current(started, event)
+        except StoreError as error:
+            if isinstance(event, log.SummaryWritten):
+                self.last_error = error
+        except SessionClosedError:
+            pass
+        return False
 
     @locked
     async def _record_if_current(
         self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
-    ) -> None:
+    ) -> bool:
         now = self._log.history.session_state.running_compaction
         if now is None or now.owner != started.owner:
-            return
+            return False
         if isinstance(event, log.CompactionCompleted):
             await self.observers.record_completed(event)
-        else:
-            await self._log.append(event)
-            self.observers.start_memory_update()
+            return False
+        await self._log.append(event)
+        self.observers.start_memory_update()
+        return True
 
     async def close(self) -> None:
         """Cancel the running summary, wait for the observers, and close the summarizers that the compactor opened."""
