@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Budget, MalformedInputError, Session, SettingsError, read_policy, validate
+from holdfast import Budget, EmptyConversationError, MalformedInputError, Session, SettingsError, read_policy, validate
 from holdfast.compaction import RequestProcessor, RequestProcessors
+from holdfast.core.conversation.messages import Entry, Text, Trust, assistant, user
+from holdfast.core.planning.request_stages import processed_entries
 from holdfast.storage import rebuilt_requests
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.models import ScriptedModel
+from holdfast.wire.formats import format_named
 from tests.support import WORDS, record_turns
 
 Messages = list[dict[str, object]]
@@ -100,6 +103,71 @@ async def test_a_message_that_a_processor_changes_in_each_request_is_proven_and_
     assert [request.receipt.kept for request in requests] == [(1, 2)] * 3
     assert [one.is_same for one in rebuilt_requests(events)] == [True] * 3
     assert unchanged == range(3, 4)
+
+
+def dated_in_place(messages: Messages) -> Messages:
+    for message in messages:
+        message["content"] = f"{message['content']} (Monday)"
+    return messages
+
+
+def dated_copies(messages: Messages) -> Messages:
+    return dated_in_place([{**message} for message in messages])
+
+
+@pytest.mark.parametrize("processor", [dated_in_place, dated_copies])
+def test_a_changed_summary_or_note_does_not_become_the_users_own_words(processor: RequestProcessor) -> None:
+    trusts: list[Trust] = ["summary", "memory", "agent", "tool", "user"]
+    entries = [Entry(user(f"text {trust}", trust=trust), 3) for trust in trusts]
+    entries.insert(1, Entry(assistant("yes"), 4))
+
+    changed = processed_entries(entries, (processor,), format_named("openai-chat"), "attachments")
+
+    assert [entry.message.parts for entry in changed] == [
+        (Text("text summary (Monday)", "summary"),),
+        (Text("yes (Monday)", "model"),),
+        *((Text(f"text {trust} (Monday)", trust),) for trust in trusts[1:]),
+    ]
+    assert [entry.message.is_prompt for entry in changed] == [entry.message.is_prompt for entry in entries]
+    assert all(entry.message.is_unedited for entry in changed)
+
+
+def test_a_note_to_which_a_processor_gives_another_role_has_the_label_of_that_role() -> None:
+    def processor(messages: Messages) -> Messages:
+        return [{**one, "role": "system", "content": "Be brief."} if one["role"] == "user" else one for one in messages]
+
+    entries = [Entry(user("a note", trust="memory"), 0), Entry(assistant("yes"), 1)]
+
+    changed = processed_entries(entries, (processor,), format_named("openai-chat"), "attachments")
+
+    assert [entry.message.parts for entry in changed] == [(Text("Be brief.", "system"),), (Text("yes", "model"),)]
+
+
+@pytest.mark.parametrize("stage", ["attachments", "immediate_prompt", "file_content"])
+async def test_an_empty_session_is_refused_before_processors_see_it(stage: str) -> None:
+    def processor(messages: Messages) -> Messages:
+        messages[-1]["content"] = "changed"
+        return messages
+
+    settings: Any = {stage: (processor,)}
+    async with Session.open("c1", model="gpt-5", processors=RequestProcessors(**settings)) as session:
+        with pytest.raises(EmptyConversationError):
+            await session.prepare(16_000)
+
+
+async def test_a_processor_is_not_called_after_another_has_left_out_everything() -> None:
+    def none(messages: Messages) -> Messages:
+        del messages
+        return []
+
+    def last(messages: Messages) -> Messages:
+        return [messages[-1]]
+
+    async with Session.open("c1", model="gpt-5", processors=RequestProcessors(file_content=(none, last))) as session:
+        await session.record([user_message("one")])
+
+        with pytest.raises(EmptyConversationError):
+            await session.prepare(16_000)
 
 
 async def test_what_processors_add_is_within_the_budget() -> None:

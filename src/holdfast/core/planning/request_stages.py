@@ -11,7 +11,7 @@ from dataclasses import fields
 from itertools import takewhile
 from typing import TypeAlias, cast
 
-from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.messages import Entry, Message, Text, Trust
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, SettingsError
@@ -48,6 +48,8 @@ def processed_entries(
     """Return the entries after the processors of a stage; an entry that they leave alone stays the same value."""
     current = list(entries)
     for processor in processors:
+        if not current:
+            break  # there is nothing to change, and a function may read the last message
         natives = [message_format.encode(entry.message) for entry in current]
         # A copy, because a stored message must not change if the processor writes into what it gets.
         given = [dict(deepcopy(native)) for native in natives]
@@ -72,7 +74,7 @@ def processed_entries(
             if origin is None
             else current[origin]
             if native == natives[origin]
-            else current[origin].with_message(message)
+            else current[origin].with_message(_labelled(message, current[origin].message))
             for native, message, origin in zip(returned, messages, origins, strict=True)
         ]
     return current
@@ -83,6 +85,15 @@ def _decoded(native: Mapping[str, object], message_format: MessageFormat, place:
         return message_format.decode(native, 0)
     except MalformedInputError as error:
         raise MalformedInputError(place, f"returned a message that cannot be sent: {error}") from error
+
+
+def _labelled(message: Message, given: Message) -> Message:
+    """Return a changed message with the trust label of the given one, which its JSON does not have.
+
+    Otherwise a summary or a note from memory would count as the user's own words.
+    """
+    labels: set[Trust] = {part.trust for part in given.parts if isinstance(part, Text)}
+    return message.with_trust(labels.pop()) if len(labels) == 1 and message.role == given.role else message
 
 
 def _with_origins_of_copies(
