@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.core.planning.summary.board_prompt import BOARD_TOOL, CONSOLIDATION_AGENT, BoardProposal
-from holdfast.errors import DamagedStoreError, MalformedInputError
+from holdfast.errors import DamagedStoreError, MalformedInputError, StoreUnavailableError
 from holdfast.models.base import SummaryPrompt
 from holdfast.session.memory import consolidation
 from holdfast.session.memory.board_file import ContextBoard, Repository, board_key
@@ -19,7 +19,7 @@ from holdfast.session.memory.consolidation import (
     ReadProgress,
     RemAgent,
 )
-from holdfast.stores.base import Store, StoredRecord
+from holdfast.stores.base import SessionInfo, Store, StoredRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
@@ -264,6 +264,45 @@ async def test_conversations_that_cannot_be_read_take_no_place_of_others(
     assert sorted(note.partition(":")[0] for note in done.notes) == [
         f"damaged-{number} could not be read" for number in range(3)
     ]
+
+
+class LeavingStore(MemoryStore):
+    """A store of which some conversations cannot be reached, and after that perhaps nothing."""
+
+    unreachable: frozenset[str] = frozenset()
+    is_away_then = False
+    tried: tuple[str, ...] = ()
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        self.tried += (session,)
+        if session in self.unreachable:
+            raise StoreUnavailableError("chats", "it is away")
+        return await super().read(session, start=start, limit=limit)
+
+    async def sessions(
+        self, *, prefix: str = "", before: tuple[int, str] | None = None, limit: int = 50
+    ) -> list[SessionInfo]:
+        if self.is_away_then and self.unreachable & {*self.tried}:
+            raise StoreUnavailableError("chats", "it is away")
+        return await super().sessions(prefix=prefix, before=before, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("is_away", "read", "tried", "remaining"),
+    [(True, ["s0"], ["s0", "s1"], 3), (False, ["s0", "s2", "s3"], ["s0", "s1", "s2", "s3"], 0)],
+)
+async def test_a_store_that_goes_away_ends_the_run_and_a_conversation_that_cannot_be_reached_does_not(
+    tmp_path: Path, *, is_away: bool, read: list[str], tried: list[str], remaining: int
+) -> None:
+    store = LeavingStore()
+    for number in range(4):
+        await held(store, f"s{number}", RULE)
+    store.tried, store.unreachable, store.is_away_then = (), frozenset({"s1"}), is_away
+
+    done = await agent(tmp_path, store).run()
+
+    assert (sorted(done.read_progress), list(dict.fromkeys(store.tried)), done.remaining) == (read, tried, remaining)
+    assert done.notes == ("s1 could not be read: chats: it is away",)
 
 
 @pytest.mark.parametrize("entries", [["mine " * 60] * 40, ["mine"] * 60], ids=["tokens", "entries"])

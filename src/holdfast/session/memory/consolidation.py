@@ -86,7 +86,8 @@ class RemAgent:
     async def run(self, *, exclude: str = "", only: str = "", include_active: bool = False) -> ConsolidationResult:
         """Read finished conversations from where the last run stopped, and return proposals; changes nothing.
 
-        Raises before it reads any if entries that people wrote fill the board: no proposal could stay there.
+        Raises before it reads any if entries that people wrote fill the board: no proposal could stay there. If the
+        store becomes unavailable, the run ends with what it has read.
         `exclude` is a conversation to skip. `only` is the single conversation to read, finished or not.
         `include_active` also reads conversations that may continue.
         """
@@ -110,6 +111,9 @@ class RemAgent:
             except StoreError as error:
                 # It takes no place of a conversation that can be read: the oldest would be tried first for ever.
                 notes.append(f"{session} could not be read: {error}")
+                if not await self._is_available():
+                    left += 1
+                    break
             proposals += draft.proposals
             board = draft.board
         return ConsolidationResult(
@@ -134,6 +138,14 @@ class RemAgent:
         """Close the summarizer if it was opened by name; the caller closes one that it passed itself."""
         if self._owns_summarizer and isinstance(self._summarizer, Closable):
             await self._summarizer.close()
+
+    async def _is_available(self) -> bool:
+        """Return whether the store answers, so that other conversations may be read."""
+        try:
+            await self._store.sessions(limit=1)
+        except StoreError:
+            return False
+        return True
 
     def _progress_key(self, session: str) -> str:
         return session_value_key(session, "consolidated", self.board.repository.key)
