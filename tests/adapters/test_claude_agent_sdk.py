@@ -75,6 +75,30 @@ async def test_a_sub_agent_works_in_a_scope_of_its_own(kept: HoldfastHooks, tmp_
     assert len(await recorded(tmp_path, one.started.scope)) == 3
 
 
+async def test_a_sub_agent_that_goes_on_after_it_stopped_keeps_its_work_out_of_the_main_conversation(
+    kept: HoldfastHooks, tmp_path: Path
+) -> None:
+    agent = {"agent_id": "a1", "agent_type": "counter"}
+    calls = [{"tool_name": "Read", "tool_input": {}, "tool_response": "x", "tool_use_id": f"t{at}"} for at in range(2)]
+    await tell(kept, "UserPromptSubmit", prompt="how many?")
+    await tell(kept, "SubagentStart", **agent)
+    await tell(kept, "SubagentStop", **agent, last_assistant_message="seven")
+    # A hook of the user has sent it back to work, so it never starts again, and its calls run at the same time.
+    await asyncio.gather(*(tell(kept, "PostToolUse", **agent, **call) for call in calls))
+    await tell(kept, "SubagentStop", **agent, last_assistant_message="eight")
+    await tell(kept, "SubagentStop", **agent, last_assistant_message="nine")
+
+    assert await recorded(tmp_path) == [{"role": "user", "content": "how many?"}]
+    session = await asyncio.to_thread(kept.session, "s")
+    ended = await asyncio.to_thread(session.delegations)
+    assert [(one.state, one.started.agent, one.answer) for one in ended] == [
+        ("answered", "counter", "seven"),
+        ("answered", "counter", "eight"),
+        ("answered", "counter", "nine"),
+    ]
+    assert [len(await recorded(tmp_path, one.started.scope)) for one in ended] == [1, 5, 1]
+
+
 async def test_recall_reaches_what_was_recorded(kept: HoldfastHooks) -> None:
     assert "nothing was said yet" in await BACKGROUND_LOOP.await_result(kept._recall({"query": "code"}))
     await tell(kept, "UserPromptSubmit", prompt="the harbour code is KESTREL")

@@ -5,6 +5,7 @@ runs Claude Code, which calls the model by itself: hooks see prompts, tool calls
 cannot change a request. The id of Claude's session names ours. A gateway changes requests: pass its address.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -37,6 +38,7 @@ RECORDED_HOOKS: tuple[HookEvent, ...] = (
 )
 """The hooks at which something is said that belongs in the log."""
 MCP_SERVER_NAME = "holdfast"
+UNNAMED_SUB_AGENT = "sub-agent"
 
 
 class HoldfastHooks:
@@ -57,6 +59,8 @@ class HoldfastHooks:
         self._sessions: dict[str, Session] = {}
         self._sub_agents: dict[str, tuple[DelegateContext, Delegate]] = {}
         """The sub-agents that are running, by Claude's ids."""
+        self._opening = asyncio.Lock()
+        """Held on the background loop: hooks run at the same time, and a session or a sub-agent begins once."""
         self._newest = ""
         """The id of the session of the newest hook."""
 
@@ -104,11 +108,12 @@ class HoldfastHooks:
     # On the background loop.
 
     async def _session(self, session_id: str) -> Session:
-        known = self._sessions.get(session_id)
-        if known is None:
-            opened = await Session.open(session_id, store=self._store, policy=self._policy)
-            known = self._sessions.setdefault(session_id, opened)
-        return known
+        async with self._opening:
+            known = self._sessions.get(session_id)
+            if known is None:
+                known = await Session.open(session_id, store=self._store, policy=self._policy)
+                self._sessions[session_id] = known
+            return known
 
     async def _close(self) -> None:
         while self._sessions:
@@ -126,27 +131,45 @@ class HoldfastHooks:
         session, event = await self._session(given["session_id"]), given["hook_event_name"]
         self._newest = session.id
         if event == "SubagentStart":
-            context = session.delegate(
-                given["agent_type"],
-                sees=SEES_NOTHING,
-                main_sees=self._policy.main_sees_sub_agents,
-                adds_task_message=False,
-            )
-            self._sub_agents[given["agent_id"]] = context, await context.__aenter__()
+            await self._sub_agent(session, given)
             return
         if event == "SubagentStop":
-            await self._end_sub_agent(given)
+            await self._end_sub_agent(session, given)
             return
         messages = _messages_of(given)
         if messages:
-            _, delegate = self._sub_agents.get(given.get("agent_id", ""), (None, None))
+            delegate = await self._sub_agent(session, given) if given.get("agent_id") else None
             await (delegate or session).record(messages, format=SDK_FORMAT)
 
-    async def _end_sub_agent(self, given: Mapping[str, Any]) -> None:
-        context, delegate = self._sub_agents.pop(given["agent_id"], (None, None))
-        if context is not None and delegate is not None:
-            if answer := given.get("last_assistant_message"):
+    async def _sub_agent(self, session: Session, given: Mapping[str, Any]) -> Delegate:
+        """Return the delegation of a sub-agent; start one if there is none.
+
+        There is none when it starts, when it goes on after it has stopped, and when it started in another process.
+        """
+        async with self._opening:
+            _, delegate = self._sub_agents.get(given["agent_id"], (None, None))
+            if delegate is None:
+                context = session.delegate(
+                    given.get("agent_type") or UNNAMED_SUB_AGENT,
+                    sees=SEES_NOTHING,
+                    main_sees=self._policy.main_sees_sub_agents,
+                    adds_task_message=False,
+                )
+                delegate = await context.__aenter__()
+                self._sub_agents[given["agent_id"]] = context, delegate
+            return delegate
+
+    async def _end_sub_agent(self, session: Session, given: Mapping[str, Any]) -> None:
+        answer = given.get("last_assistant_message")
+        if given["agent_id"] not in self._sub_agents and not (answer and given.get("agent_type")):
+            # Claude Code also stops agents of its own, which have no type and were never started.
+            return
+        delegate = await self._sub_agent(session, given)
+        context, _ = self._sub_agents.pop(given["agent_id"])
+        try:
+            if answer:
                 await delegate.answer(answer)
+        finally:
             await context.__aexit__(None, None, None)
 
 
