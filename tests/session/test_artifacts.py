@@ -182,6 +182,38 @@ async def test_recall_knows_an_artifact_by_the_id_that_its_line_names() -> None:
     assert [(one.ref, one.text[:22]) for one in recalled.excerpts] == [("#2", "line 1 of src/app_1.py")]
 
 
+@pytest.mark.seed("B-10", "B-16")
+@pytest.mark.parametrize(
+    "call_id",
+    [
+        f"call_1__thought__{'Ab+/' * 700}==",
+        "functions.read:0",
+        "a b",
+        "x]y)z",
+        'say "hi"',
+        "a,b;c",
+        "one|two",
+        "#3",
+        "tool@1/2=3~4^5&6%7$8",
+        "läs-文",
+        "\u200bhidden",
+    ],
+)
+async def test_an_artifact_has_a_short_name_that_recall_knows_whatever_the_id_of_its_call(call_id: str) -> None:
+    said = [user_message("look"), tool_call_message(call_id, name='read "(all)"'), tool_result_message(call_id, OUTPUT)]
+    async with Session.open("c1", model="gpt-5") as session:
+        await session.record(said)
+        (found,) = await session.artifacts()
+        shown = str(found).partition("(id: ")[2].partition(") | ")[0]
+
+        recalled = await session.recall(RecallQuery(refs=shown))
+        whole = await session.artifact(shown)
+
+    assert ([one.ref for one in recalled.excerpts], whole, shown) == (["#2"], OUTPUT, found.id)
+    assert len(str(found)) < 1_000
+    assert strip_artifact_references(f"a {found} b") == "a  b"
+
+
 @pytest.mark.seed("B-16")
 @pytest.mark.parametrize("policy", ["inkeep", "copilot"])
 async def test_a_compaction_with_artifacts_tells_a_model_that_has_recall_how_to_get_them(policy: str) -> None:

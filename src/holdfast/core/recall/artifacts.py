@@ -25,6 +25,8 @@ ARTIFACT_PREFIX = "compress_"
 RETRIEVAL_SHARE = 0.3
 """Share of the context window; a larger result can only be retrieved in parts."""
 ARGUMENT_CHARS, ARTIFACT_PREVIEW_CHARS, FINDING_CHARS = 300, 150, 80
+MAX_ID_PART_CHARS = 100
+"""The longest call id, and tool name, that is repeated in the name of an artifact."""
 MAX_ARTIFACT_NAMES, MAX_SCANNED_IDENTIFIERS = 5, 200
 ARTIFACT_REFERENCE = lazy_pattern(
     r'\[artifact:\s*"[^"\n]{0,200}"\s*\(id:\s*[^)\n]{0,500}\)'
@@ -32,6 +34,8 @@ ARTIFACT_REFERENCE = lazy_pattern(
     re.IGNORECASE,
 )
 """A reference as a model repeats it: it may wrap over lines, and it ends at its own closing bracket."""
+_NOT_IN_ID = lazy_pattern(r"[^\w.:|/+=@~-]+")
+"""What a reference cannot repeat, or recall cannot read as an id: brackets, quotation marks, spaces."""
 _BRACKETS_TO_PARENTHESES = str.maketrans("[]", "()")
 
 
@@ -77,7 +81,7 @@ def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -
                 call, position = calls.get(result.call_id), entry.position or 0
                 tool = call.name if call else "tool"
                 yield Artifact(
-                    f"{ARTIFACT_PREFIX}{tool}{_id_suffix(result)}",
+                    f"{ARTIFACT_PREFIX}{_NOT_IN_ID.sub('_', tool)[:MAX_ID_PART_CHARS]}{_id_suffix(result)}",
                     tool,
                     call.arguments if call else "",
                     " ".join(result.text[: 2 * ARTIFACT_PREVIEW_CHARS].split())[:ARTIFACT_PREVIEW_CHARS],
@@ -96,11 +100,22 @@ def strip_artifact_references(text: str) -> str:
 
 def is_artifact_of(name: str, result: ToolResult) -> bool:
     """Return whether an artifact name belongs to a result; the tool name in it is ignored."""
-    return name.startswith(ARTIFACT_PREFIX) and f"_{result.call_id}_" in name and name.endswith(_id_suffix(result))
+    return name.startswith(ARTIFACT_PREFIX) and name.endswith(_id_suffix(result))
 
 
 def _id_suffix(result: ToolResult) -> str:
-    return f"_{result.call_id}_{hashlib.sha256(result.text.encode(errors='replace')).hexdigest()[:8]}"
+    """Return the end of an artifact's id: the call and a hash of the result.
+
+    A call id that a reference cannot repeat is hashed: LiteLLM's hold a signature of thousands of characters.
+    """
+    call = result.call_id
+    if len(call) > MAX_ID_PART_CHARS or _NOT_IN_ID.search(call):
+        call = _short_hash(call)
+    return f"_{call}_{_short_hash(result.text)}"
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
 
 
 def _key_findings(call: ToolCall | None, result: ToolResult, position: int) -> Iterator[str]:
