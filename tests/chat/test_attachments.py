@@ -76,6 +76,53 @@ async def test_a_second_paste_has_another_name_and_the_transcript_holds_both(tmp
     assert "the second needle is AB-4711" in transcript
 
 
+async def test_a_file_that_is_attached_again_after_a_clear_is_in_the_conversation_again(
+    tmp_path: Path, served: Served
+) -> None:
+    store, screen = MemoryStore(), RecordingScreen()
+    (tmp_path / "big.log").write_text(PASTE)
+    chat = await start(tmp_path, served.model, store, screen)
+    await chat.open_conversation()
+    await chat.take_turn("Read @big.log.")
+    await reply_to(chat, screen, "/clear")
+    cleared = await reply_to(chat, screen, "/attach")
+    await chat.take_turn("Read @big.log again.")
+    first = chat.session.id
+    await chat.session.close()
+
+    later = await start(tmp_path, served.model, store, screen)
+    await later.open_conversation(first)
+    served.script += [
+        tool_call_stream(("read_file", {"path": "new-big.log", "start_line": 3_000})),
+        text_stream("read later"),
+    ]
+    await later.take_turn("Read its end.")
+    held = later.session.attachments
+    await later.close()
+
+    assert held == ["new-big.log"]
+    assert cleared == "nothing is attached; /attach FILE attaches a file to the next prompt"
+    results = [messages[-1]["content"] for messages in served.asked if messages[-1]["role"] == "tool"]
+    assert results == ["line 3000 of the log\nthe needle is AB-4711\n[lines 3000–3001 of 3,001]"]
+
+
+async def test_an_undone_clear_lets_the_model_read_what_was_attached_before(tmp_path: Path, served: Served) -> None:
+    screen = RecordingScreen("yes")
+    chat = await start(tmp_path, served.model, MemoryStore(), screen)
+    await chat.open_conversation()
+    await chat.take_turn(PASTE)
+    await reply_to(chat, screen, "/clear")
+    await chat.take_turn("And now?")
+    between = dict(chat.file_tools.attachments)
+    await reply_to(chat, screen, "/undo")
+    served.script += [READ, text_stream("read")]
+    await chat.take_turn("Read its end.")
+    after = dict(chat.file_tools.attachments)
+    await chat.close()
+
+    assert (between, after) == ({}, {"paste-1.txt": PASTE})
+
+
 async def test_attachments_that_an_older_version_kept_as_files_are_still_read(tmp_path: Path, served: Served) -> None:
     store = MemoryStore()
     chat = await start(tmp_path, served.model, store, RecordingScreen("yes"))

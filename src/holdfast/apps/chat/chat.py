@@ -407,6 +407,16 @@ class Chat:
         older = await asyncio.to_thread(lambda: {path.name: path.read_text() for path in sorted(folder.glob("*.txt"))})
         return older | {name: await self.session.attachment(name) for name in self.session.attachments}
 
+    async def follow_attachments(self) -> None:
+        """Let the model read the session's attachments: a clear or a rewind removes some, an undo restores them."""
+        recorded, here = self.session.history.session_state.attachments, self.session.attachments
+        known = self.file_tools.attachments
+        kept = {name: text for name, text in known.items() if name in here or name not in recorded}
+        new = {name: await self.session.attachment(name) for name in here if name not in kept}
+        if new or len(kept) < len(known):
+            self.file_tools.attachments = kept | new
+            self._runtimes.invalidate()
+
     async def last_exchange(self) -> tuple[str, str]:
         """Return the last prompt, and the last text of its answer; the answer is empty if there is none."""
         answer = ""
@@ -643,6 +653,7 @@ class Chat:
             return None
         if cleaned.note:
             self.notify(cleaned.note, "warning")
+        await self.follow_attachments()
         text = cleaned.text
         if is_too_large(text, self.budget.tokens, counter_for(self.model)):
             size = f"{len(text):,} characters are too much for a budget of {self.budget.tokens:,} tokens"

@@ -29,6 +29,7 @@ async def attach(chat: Chat, file: str) -> None:
         attached = read_attachment(file.strip("\"'"), chat.file_tools.root)
         if attached not in chat.attached:
             chat.attached.append(attached)
+    await chat.follow_attachments()
     rows = [(one.name, _describe_size(one), "the next prompt") for one in chat.attached]
     rows += [
         (name, f"{len(text):,} characters", "the conversation") for name, text in chat.file_tools.attachments.items()
