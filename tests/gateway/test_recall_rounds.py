@@ -29,6 +29,7 @@ from holdfast.apps.gateway.recording.recall_rounds import (
     tools_with_recall,
 )
 from holdfast.apps.gateway.recording.recorder import Recorder
+from holdfast.apps.gateway.upstream import PhaseTimeouts
 from holdfast.core.history.events import Rewound
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.log.sent_body import sent_body
@@ -73,6 +74,8 @@ class Provider:
     bodies: list[bytes] = field(default_factory=list[bytes])
     stalls: asyncio.Event | None = None
     """If set, the next stream stops in the middle, and this is set."""
+    stalls_at: int = 0
+    """The number of the request whose answer stops; 0 for the next one."""
     is_cut: bool = False
     """Whether the next stream ends in the middle, and its connection with it."""
 
@@ -97,7 +100,7 @@ class Provider:
         kind = b"text/event-stream" if is_stream and status < 400 else b"application/json"
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
         for number, piece in enumerate(pieces):
-            if self.stalls is not None and number == len(pieces) // 2:
+            if self.stalls is not None and self.stalls_at in {0, len(self.bodies)} and number == len(pieces) // 2:
                 self.stalls.set()
                 while (await receive())["type"] != "http.disconnect":
                     pass
@@ -388,6 +391,35 @@ async def test_an_answer_that_is_cut_while_recall_is_called_leaves_no_open_call(
 
         assert len(provider.bodies) == 2
         assert validate(provider.list_of(1), FORMATS[wire]) == []
+
+
+@pytest.mark.parametrize("round_", [1, 2])
+async def test_a_whole_answer_that_stalls_in_a_round_is_a_timeout_and_the_client_can_go_on(round_: int) -> None:
+    timeouts = PhaseTimeouts(silence_seconds=0.1)
+    replies = [ASKS, SAYS] if round_ == 2 else [SAYS]
+    async with between("openai-chat", [*replies, SAYS], is_stream=False, timeouts=timeouts) as (client, provider):
+        provider.stalls, provider.stalls_at = asyncio.Event(), round_
+        await asyncio.wait_for(client.prompt("What is my boat called?"), 20)
+        provider.stalls = None
+        stalled, again = client.seen, await client.send()
+
+    error = {
+        "message": "the provider sent nothing for 0.1 s in the middle of its answer",
+        "type": "server_error",
+        "param": None,
+        "code": None,
+    }
+    assert (stalled.status, json.loads(stalled.body)) == (504, {"error": error})
+    assert again == SAYS.text
+
+
+async def test_a_whole_answer_that_is_cut_in_a_round_is_an_error_in_the_words_of_its_api() -> None:
+    async with between("anthropic", [ASKS, SAYS], is_stream=False) as (client, provider):
+        provider.is_cut = True
+        await client.prompt("What is my boat called?")
+
+    error = {"type": "api_error", "message": "the provider closed the connection in the middle of its answer"}
+    assert (client.seen.status, json.loads(client.seen.body)) == (502, {"type": "error", "error": error})
 
 
 async def test_a_cache_mark_on_the_answer_goes_to_the_last_of_its_rounds() -> None:

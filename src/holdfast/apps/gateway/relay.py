@@ -133,6 +133,8 @@ class ClientConnection:
         """Whether the whole request has arrived."""
         self.is_gone = False
         self.is_started = False
+        self.is_receiving = False
+        """Whether the provider's answer is being read; the call before it, and its first moment, have other limits."""
         self.is_interruptible = False
         self.ping: bytes | None = None
         """What may be sent between two events; None if nothing may."""
@@ -179,7 +181,7 @@ class ClientConnection:
     def _end_silence(self, loop: asyncio.AbstractEventLoop) -> None:
         """End an answer that was silent for too long, or send a ping, and look again later."""
         silence = loop.time() - self.active_at
-        if silence >= self._silence_seconds and self.is_started:
+        if silence >= self._silence_seconds and self.is_receiving:
             self._interrupt(AnswerSilentError())
         elif silence >= self._ping_seconds and (self._pinger is None or self._pinger.done()):
             self._pinger = loop.create_task(self._send_ping())
@@ -213,7 +215,7 @@ class ClientConnection:
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Send status and headers."""
-        self.is_started = self._is_at_boundary = True
+        self.is_started = self.is_receiving = self._is_at_boundary = True
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def send(self, data: bytes) -> None:
@@ -379,6 +381,7 @@ class Relay:
         exchange, client = call.exchange, call.client
         has_own_body = exchange is not None and exchange.body is not call.plain and exchange.body != call.plain
         ended: Ending = "cut"
+        is_silent = False
         client.watch()
         try:
             ended = await self._forward(call, exchange.body if exchange and has_own_body else call.body)
@@ -389,7 +392,8 @@ class Relay:
             if reason is None:
                 await self._finish(call, "cut")
                 raise
-            ended = "client_left" if isinstance(reason, ClientLeftError) else "cut"
+            is_silent = isinstance(reason, AnswerSilentError)
+            ended = "cut" if is_silent else "client_left"
         except ClientLeftError:
             ended = "client_left"
         except Exception:
@@ -403,6 +407,9 @@ class Relay:
         await self._finish(call, ended)
         if ended == "client_left":
             raise ClientLeftError
+        if is_silent and not client.is_started:
+            seconds = self._upstream.timeouts.silence_seconds
+            await self._refuse(call, 504, f"the provider sent nothing for {seconds:g} s in the middle of its answer")
 
     async def _forward(self, call: "_Call", body: bytes) -> Ending:
         """Call the provider, pass on its answer, and return how it ended."""
@@ -507,7 +514,7 @@ class Relay:
         started = time.perf_counter()
         if client.is_gone:
             raise ClientLeftError
-        client.is_interruptible = True
+        client.is_interruptible, client.is_receiving = True, False
         try:
             call.response = await self._upstream.send(
                 call.scope["method"],
@@ -540,6 +547,7 @@ class Relay:
             try:
                 await client.send(first)
                 while chunk := await next_chunk(response):
+                    client.active_at = asyncio.get_running_loop().time()
                     await client.send(chunk)
             except (aiohttp.ClientError, OSError):
                 return "refused"
@@ -607,7 +615,10 @@ class Relay:
                 await self._pass_round(call, exchange, response, rounds)
             except (aiohttp.ClientError, OSError):
                 await self._finish(call, "cut")
-                await client.send(rounds.end() if is_stream else b"")
+                if is_stream:
+                    await client.send(rounds.end())
+                else:
+                    await self._refuse(call, 502, "the provider closed the connection in the middle of its answer")
                 return "cut"
             stop = rounds.end_round()
             body = await self._next_round(call, exchange) if stop == "called" else None
@@ -632,6 +643,7 @@ class Relay:
     ) -> None:
         """Pass on what one response says to the client."""
         client, loop = call.client, asyncio.get_running_loop()
+        client.is_receiving = True
         decompressor = StreamDecompressor(_encoding_of(response))
         while chunk := call.take_opening() or await next_chunk(response):
             client.active_at = loop.time()
