@@ -1,5 +1,6 @@
 """Compressed bodies are read up to the limit, and no further."""
 
+import asyncio
 import gzip
 import zlib
 from itertools import pairwise
@@ -9,7 +10,14 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.apps.gateway.encodings import BodyTooLargeError, StreamDecompressor, UnreadableBodyError, decompressed
+from holdfast.apps.gateway import encodings
+from holdfast.apps.gateway.encodings import (
+    MAX_PLAIN_BYTES,
+    BodyTooLargeError,
+    StreamDecompressor,
+    UnreadableBodyError,
+    decompressed,
+)
 
 PACKED = {
     "gzip": gzip.compress(b"x" * 1_000),
@@ -71,3 +79,39 @@ def test_a_stream_that_is_damaged_or_packed_otherwise_is_no_longer_readable(enco
 
     assert (decompressor.read(b"\x00\xffnot packed at all"), decompressor.is_readable) == (b"", False)
     assert decompressor.read(gzip.compress(b"more")) == b""
+
+
+BOMB_BYTES = 80 * 2**20
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
+async def test_a_bomb_is_read_in_steps_up_to_its_limit_and_others_run_between_them(encoding: str) -> None:
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstandard.compress}[encoding]
+    bomb = pack(bytes(BOMB_BYTES))
+    decompressor, turns = StreamDecompressor(encoding), 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    plain = await decompressor.read_all(bomb)
+    counting.cancel()
+
+    assert (len(plain), plain.strip(b"\0"), decompressor.is_readable) == (MAX_PLAIN_BYTES, b"", True)
+    assert turns >= (8 if encoding == "zstd" else 60)  # zstd writes whole blocks
+    assert await decompressor.read_all(pack(b"more")) == b""
+
+
+@given(name=st.sampled_from(sorted(STREAMS)), cut=st.integers(0, 300))
+def test_a_stream_that_is_longer_than_one_step_is_read_to_its_end(name: str, cut: int) -> None:
+    encoding, packed = STREAMS[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encodings, "STEP_BYTES", 1_000)
+        decompressor = StreamDecompressor(encoding)
+        first = asyncio.run(decompressor.read_all(packed[:cut]))
+        plain = first + asyncio.run(decompressor.read_all(packed[cut:]))
+
+    assert (plain, decompressor.is_readable) == (b"".join(WORDS), True)

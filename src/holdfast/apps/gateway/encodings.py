@@ -1,7 +1,7 @@
 """Compressed bodies: the gateway passes them on as they came, and reads a copy."""
 
+import asyncio
 import zlib
-from typing import Protocol
 
 import zstandard
 
@@ -18,14 +18,6 @@ class BodyTooLargeError(Exception):
 
 DEFLATE_METHOD = 8
 """What the first four bits of zlib's header are; some servers send `deflate` without a header."""
-
-
-class _Decompressor(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
 
 
 def decompressed(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
@@ -64,42 +56,96 @@ def _window(encoding: str, body: bytes) -> int:
     return zlib.MAX_WBITS if body[0] & 0x0F == DEFLATE_METHOD else -zlib.MAX_WBITS
 
 
+MAX_PLAIN_BYTES = 64 * 2**20
+"""How much of a compressed answer is read; what comes after it is passed on only."""
+STEP_BYTES = 1 << 20
+"""How much is decompressed at once; other requests run between two steps."""
+ZSTD_SLICE_BYTES = 1 << 8
+"""How much is given to zstd at once. It has no limit for what comes out: four bytes may hold 128 KiB."""
+
+
 class StreamDecompressor:
     """Reads a compressed answer as it arrives. What cannot be read is left out, and `is_readable` becomes false.
 
     An answer may be several members or frames after each other: some servers end one with each piece that they send.
+    A bomb is read up to a limit, step by step.
     """
 
-    def __init__(self, encoding: str) -> None:
+    def __init__(self, encoding: str, *, max_bytes: int = MAX_PLAIN_BYTES) -> None:
         self._encoding = encoding
         self.is_plain = not encoding or encoding == "identity"
         self.is_readable = self.is_plain or encoding in {"gzip", "x-gzip", "deflate", "zstd"}
         """Whether everything that came so far could be read."""
-        self._decompressor: _Decompressor | None = None
+        self._decompressor: _ZlibReader | _ZstdReader | None = None
+        self._room = max_bytes
+        self._unread = b""
+        """What came and is still to be read."""
         self._has_ended = self._is_over = False
         self._is_silent = True
         """Whether the member that is being read has said nothing yet."""
 
+    async def read_all(self, chunk: bytes) -> bytes:
+        """Return all plain bytes of a chunk; other tasks run between its steps."""
+        plain = self.read(chunk)
+        if not self._unread:
+            return plain
+        pieces = [plain]
+        while self._unread:
+            await asyncio.sleep(0)
+            pieces.append(self.read(b""))
+        return b"".join(pieces)
+
     def read(self, chunk: bytes) -> bytes:
-        """Return the plain bytes of a chunk."""
+        """Return the plain bytes of a chunk, or the first of them: then the next call returns more."""
         if self.is_plain:
             return chunk
-        plain, rest = list[bytes](), b"" if self._is_over else chunk
+        plain, size, rest = list[bytes](), 0, self._unread + chunk
         try:
-            while rest and self.is_readable:
+            while rest and size < STEP_BYTES and self._room > 0 and self.is_readable and not self._is_over:
                 one = self._decompressor = self._decompressor or self._new_decompressor(rest)
-                plain.append(one.decompress(rest))
-                rest = one.unused_data if one.eof else b""
-                self._is_silent = one.eof or (self._is_silent and not plain[-1])
-                if one.eof:
+                piece, rest = one.read(rest, min(STEP_BYTES, self._room))
+                plain.append(piece[: self._room])
+                size += len(piece)
+                self._room -= len(piece)
+                self._is_silent = one.is_ended or (self._is_silent and not piece)
+                if one.is_ended:
                     self._has_ended, self._decompressor = True, None
         except (zlib.error, zstandard.ZstdError):
             # After the last member, there may be anything: clients do not read it either.
             self._is_over = self._has_ended and self._is_silent
             self.is_readable = self._is_over
+        self._unread = rest if self._room > 0 and self.is_readable and not self._is_over else b""
         return b"".join(plain)
 
-    def _new_decompressor(self, rest: bytes) -> _Decompressor:
-        if self._encoding == "zstd":
-            return zstandard.ZstdDecompressor().decompressobj()
-        return zlib.decompressobj(_window(self._encoding, rest))
+    def _new_decompressor(self, rest: bytes) -> "_ZlibReader | _ZstdReader":
+        return _ZstdReader() if self._encoding == "zstd" else _ZlibReader(_window(self._encoding, rest))
+
+
+class _ZlibReader:
+    def __init__(self, window: int) -> None:
+        self._object = zlib.decompressobj(window)
+
+    @property
+    def is_ended(self) -> bool:
+        return self._object.eof
+
+    def read(self, data: bytes, max_bytes: int) -> tuple[bytes, bytes]:
+        """Return plain bytes, and what is still to be read."""
+        plain = self._object.decompress(data, max_bytes)
+        if len(plain) == max_bytes and not self._object.unconsumed_tail:
+            plain += self._object.decompress(b"", max_bytes)  # the last bytes of the input may hold more
+        return plain, self._object.unused_data if self._object.eof else self._object.unconsumed_tail
+
+
+class _ZstdReader:
+    def __init__(self) -> None:
+        self._object = zstandard.ZstdDecompressor().decompressobj()
+
+    @property
+    def is_ended(self) -> bool:
+        return self._object.eof
+
+    def read(self, data: bytes, max_bytes: int) -> tuple[bytes, bytes]:  # noqa: ARG002 - it cannot stop there
+        """Return plain bytes, and what is still to be read."""
+        plain = self._object.decompress(data[:ZSTD_SLICE_BYTES])
+        return plain, (self._object.unused_data if self._object.eof else b"") + data[ZSTD_SLICE_BYTES:]

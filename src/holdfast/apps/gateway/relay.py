@@ -493,7 +493,7 @@ class Relay:
         """
         if not call.can_shrink or response.content_type != STREAM_TYPE:
             return None
-        decompressor = StreamDecompressor(_encoding_of(response))
+        decompressor = StreamDecompressor(_encoding_of(response), max_bytes=MAX_OPENING_BYTES + 1)
         plain, error = b"", None
         now = asyncio.get_running_loop().time
         end = now() + OPENING_SECONDS
@@ -502,7 +502,7 @@ class Relay:
                 if not (chunk := await _soon(response, end - now())):
                     break
                 call.opening += chunk
-                plain += decompressor.read(chunk)
+                plain += await decompressor.read_all(chunk)
                 error = first_error(plain)
         return error or None
 
@@ -588,7 +588,7 @@ class Relay:
             if not chunk:
                 return
             opening, client.active_at = b"", loop.time()
-            plain = chunk if tail.is_plain else tail.decompress(chunk)
+            plain = chunk if tail.is_plain else await tail.decompress(chunk)
             if exchange is not None:
                 exchange.feed(plain)
             passed = tail.pass_on(chunk, plain)
@@ -647,7 +647,7 @@ class Relay:
         decompressor = StreamDecompressor(_encoding_of(response))
         while chunk := call.take_opening() or await next_chunk(response):
             client.active_at = loop.time()
-            plain = decompressor.read(chunk)
+            plain = await decompressor.read_all(chunk)
             exchange.feed(plain)
             await client.send(rounds.add(plain))
             if rounds.is_over:
@@ -859,9 +859,9 @@ class _AnswerTail:
     def _is_marked(self) -> bool:
         return self._finder is not None and self._finder.is_certain
 
-    def decompress(self, chunk: bytes) -> bytes:
+    async def decompress(self, chunk: bytes) -> bytes:
         """Return the plain bytes of a chunk."""
-        return self._decompressor.read(chunk)
+        return await self._decompressor.read_all(chunk)
 
     def pass_on(self, chunk: bytes, plain: bytes) -> bytes:
         """Return what may be sent to the client now: the chunk itself if nothing is held back, before or after it."""
