@@ -1307,6 +1307,24 @@ async def test_a_list_whose_session_was_deleted_begins_a_new_one(recorder: Recor
     assert await kinds(recorder, second) == []
 
 
+@pytest.mark.parametrize("kind", ["the agent", "a side call"])
+async def test_the_answer_of_a_session_that_was_deleted_meanwhile_ends_without_a_failure_and_leaves_nothing(
+    recorder: Recorder, store: MemoryStore, kind: str
+) -> None:
+    request = chat("hi", name="s")
+    exchange = await recorder.receive(request)
+    if kind == "a side call":
+        await finish(exchange, request, "Hello there.")
+        request = chat("hi", "Hello there.", "Write a title for this conversation.", name="s", max_tokens=10)
+        exchange = await recorder.receive(request)
+    await recorder.sessions.delete("s")
+    await finish(exchange, request, "Late.")
+
+    assert (exchange.tokens > 0, await store.length("s"), recorder.sessions.get("s")) == (True, 0, None)
+    await answered(recorder, chat("hi", "Late.", "more", name="s"), "Yes.")
+    assert await messages(recorder, "s") == ["hi", "Late.", "more", "Yes."]
+
+
 async def test_two_deletes_and_a_request_that_wait_for_one_session_all_succeed(recorder: Recorder) -> None:
     await answered(recorder, chat("hi", name="s"), "Hello there.")
     async with recorder.session("s") as opened:

@@ -200,6 +200,8 @@ class Exchange:
         try:
             await sessions.run_to_completion(self._store(sink, sessions, is_answer=is_answer))
         except (HoldfastError, ValueError) as error:
+            if sink.opened.is_deleted:
+                return  # on purpose, while the answer came: nothing of it is to be on record
             raise RecordingError(str(error)) from error
         sink.read_ahead()
 

@@ -57,6 +57,8 @@ class OpenSession:
     """How many events its log had read when the list of the main agent was compared with it."""
     is_outdated: bool = False
     """Whether a write failed, so that the session must be read again before it is used."""
+    is_deleted: bool = False
+    """Whether it was deleted, with everything that belongs to it, while it was held open."""
     users: int = 0
     size: int = 0
     """How large the last requests of its agents were together, when it was last used."""
@@ -219,7 +221,9 @@ class OpenSessions:
                 return False  # somebody else has deleted it
             self._forget(opened)
             await self._close_session(opened)
-            return await self.store.delete(session_id)
+            existed = await self.store.delete(session_id)
+            opened.is_deleted = True
+            return existed
 
     async def close(self) -> None:
         """Finish what was started, and close all sessions."""
