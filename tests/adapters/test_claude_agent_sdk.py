@@ -106,6 +106,33 @@ async def test_recall_reaches_what_was_recorded(kept: HoldfastHooks) -> None:
     assert "KESTREL" in await BACKGROUND_LOOP.await_result(kept._recall({"query": "harbour code"}))
 
 
+async def test_recall_answers_from_the_conversation_that_asks_while_others_talk(kept: HoldfastHooks) -> None:
+    asked = {"query": "harbour code"}
+
+    async def calls(session_id: str, name: str = "PreToolUse", **given: Any) -> None:
+        call = {"tool_name": "mcp__holdfast__recall", "tool_input": asked, "tool_use_id": f"of {session_id}"}
+        await tell(kept, name, session_id=session_id, **call, **given)
+
+    async def recall() -> str:
+        return await BACKGROUND_LOOP.await_result(kept._recall(asked))
+
+    await tell(kept, "UserPromptSubmit", session_id="ann", prompt="the harbour code is KESTREL")
+    await tell(kept, "UserPromptSubmit", session_id="ben", prompt="the harbour code is OSPREY")
+    unknown = "[Recall: several conversations may have asked this. Ask again in other words.]"
+    assert await recall() == unknown
+    await calls("ann")
+    await tell(kept, "Stop", session_id="ben", last_assistant_message="Thanks.")
+    of_ann = await recall()
+    assert ("KESTREL" in of_ann, "OSPREY" in of_ann) == (True, False)
+    await calls("ben")
+    assert await recall() == unknown
+    await calls("ann", "PostToolUse", tool_response="KESTREL")
+    of_ben = await recall()
+    assert ("KESTREL" in of_ben, "OSPREY" in of_ben) == (False, True)
+    await tell(kept, "Stop", session_id="ben", last_assistant_message="It was refused.")
+    assert await recall() == unknown
+
+
 async def test_the_options_of_the_user_stay_and_ours_are_added(kept: HoldfastHooks) -> None:
     own = HookMatcher(matcher="Bash")
     given = ClaudeAgentOptions(hooks={"Stop": [own], "PreToolUse": [own]}, env={"A": "1"}, allowed_tools=["Read"])
@@ -114,7 +141,8 @@ async def test_the_options_of_the_user_stay_and_ours_are_added(kept: HoldfastHoo
 
     assert options.hooks is not None
     assert {*options.hooks} == {*RECORDED_HOOKS, "PreToolUse"}
-    assert (options.hooks["Stop"][0], len(options.hooks["Stop"]), options.hooks["PreToolUse"]) == (own, 2, [own])
+    assert (options.hooks["Stop"][0], len(options.hooks["Stop"]), options.hooks["PreToolUse"][0]) == (own, 2, own)
+    assert [matcher.matcher for matcher in options.hooks["PreToolUse"]] == ["Bash", "mcp__holdfast__recall"]
     assert options.env == {"A": "1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
     assert options.allowed_tools == ["Read", "mcp__holdfast__recall"]
     with pytest.raises(SettingsError, match="mcp_servers: must be a dictionary"):
@@ -190,6 +218,22 @@ async def test_claude_code_recalls_from_our_mcp_server(tmp_path: Path) -> None:
 
     assert result.result == "At four."
     assert "the harbour code is KESTREL" in json.dumps(endpoint.requests[-1].body["messages"])
+
+
+async def test_claude_code_recalls_from_its_own_conversation_among_others(tmp_path: Path) -> None:
+    called = {"name": "mcp__holdfast__recall", "input": {"query": "harbour code"}}
+    async with ScriptedEndpoint(lambda request: reply(request, called)) as endpoint:
+        kept = HoldfastHooks(store="memory://", gateway=endpoint.url.removesuffix("/v1"))
+        await tell(kept, "UserPromptSubmit", session_id="ben", prompt="the harbour code is OSPREY")
+        given = ClaudeAgentOptions(model="claude-sonnet-5", cwd=tmp_path, env=environment(tmp_path))
+        asked = query(prompt="The harbour code is KESTREL.", options=kept.options(given))
+        [result] = [one async for one in asked if isinstance(one, ResultMessage)]
+        session = await asyncio.to_thread(kept.session, result.session_id)
+        messages = await asyncio.to_thread(session.messages)
+        await kept.close()
+
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+    assert ("KESTREL" in str(messages[2]), "OSPREY" in str(messages[2])) == (True, False)
 
 
 def test_the_page_and_the_example_run_as_they_stand(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,10 @@ RECORDED_HOOKS: tuple[HookEvent, ...] = (
 )
 """The hooks at which something is said that belongs in the log."""
 MCP_SERVER_NAME = "holdfast"
+RECALL_NAME = f"mcp__{MCP_SERVER_NAME}__{RECALL_TOOL}"
+"""What Claude Code calls the recall tool."""
 UNNAMED_SUB_AGENT = "sub-agent"
+UNKNOWN_CONVERSATION = "[Recall: several conversations may have asked this. Ask again in other words.]"
 
 
 class HoldfastHooks:
@@ -61,8 +64,11 @@ class HoldfastHooks:
         """The sub-agents that are running, by Claude's ids."""
         self._opening = asyncio.Lock()
         """Held on the background loop: hooks run at the same time, and a session or a sub-agent begins once."""
-        self._newest = ""
-        """The id of the session of the newest hook."""
+        self._recalls: dict[str, tuple[str, Mapping[str, object]]] = {}
+        """The calls of the recall tool that are about to run, by their ids: the session and the arguments.
+
+        The server of the tool gets the arguments only, and all conversations share it.
+        """
 
     # For programs.
 
@@ -72,10 +78,11 @@ class HoldfastHooks:
         if not isinstance(options.mcp_servers, dict):
             raise SettingsError("mcp_servers", "must be a dictionary, so that the recall tool can be added to it")
         own = {name: [HookMatcher(hooks=[self._on_hook])] for name in RECORDED_HOOKS}
+        own["PreToolUse"] = [HookMatcher(matcher=RECALL_NAME, hooks=[self._on_hook])]
         hooks = {**own, **{name: [*matchers, *own.get(name, [])] for name, matchers in (options.hooks or {}).items()}}
         servers: dict[str, McpServerConfig] = {**options.mcp_servers, MCP_SERVER_NAME: self._mcp_server()}
         environment = {**options.env, **({"ANTHROPIC_BASE_URL": self._gateway} if self._gateway else {})}
-        allowed = [*options.allowed_tools, f"mcp__{MCP_SERVER_NAME}__{RECALL_TOOL}"]
+        allowed = [*options.allowed_tools, RECALL_NAME]
         return replace(options, hooks=hooks, mcp_servers=servers, env=environment, allowed_tools=allowed)
 
     def session(self, session_id: str) -> BlockingSession:
@@ -123,13 +130,30 @@ class HoldfastHooks:
             await self._store.close()
 
     async def _recall(self, arguments: Mapping[str, object]) -> str:
-        if not self._newest:
+        asking = {session_id for session_id, asked in self._recalls.values() if asked == arguments}
+        # A hook of the user may have changed the arguments; a single conversation is known nevertheless.
+        candidates = asking or {*self._sessions}
+        if not candidates:
             return "[Recall: nothing was said yet.]"
-        return await (await self._session(self._newest)).recall_tool().call(arguments)
+        if len(candidates) > 1:
+            return UNKNOWN_CONVERSATION
+        return await (await self._session(candidates.pop())).recall_tool().call(arguments)
+
+    def _note_recalls(self, given: Mapping[str, Any]) -> None:
+        """Keep which conversation calls the recall tool until the call has ended; a refused one ends with its turn."""
+        event, session_id, call_id = given["hook_event_name"], given["session_id"], given.get("tool_use_id", "")
+        if event == "PreToolUse":
+            self._recalls[call_id] = session_id, given["tool_input"]
+        elif event in {"UserPromptSubmit", "Stop"}:
+            self._recalls = {at: one for at, one in self._recalls.items() if one[0] != session_id}
+        else:
+            self._recalls.pop(call_id, None)
 
     async def _record(self, given: Mapping[str, Any]) -> None:
+        self._note_recalls(given)
         session, event = await self._session(given["session_id"]), given["hook_event_name"]
-        self._newest = session.id
+        if event == "PreToolUse":
+            return
         if event == "SubagentStart":
             await self._sub_agent(session, given)
             return
