@@ -10,6 +10,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError
 from holdfast.recall import RecallQuery
 from holdfast.session.recall import search as search_module
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import tool_call_message, tool_result_message, user_message
 
 ENDLESS = "9" * 5_000
@@ -279,3 +280,23 @@ async def test_a_call_beside_others_is_found_by_its_own_part() -> None:
         answer = await session.recall(RecallQuery(refs="toolu_2"))
 
     assert [(one.ref, "b.txt" in one.text, "a.txt" in one.text) for one in answer.excerpts] == [("#1.3", True, False)]
+
+
+@pytest.mark.parametrize("name", ["user 7, chat 2", "a#1", "#", "x,y#0", "2026-11-19"])
+async def test_references_into_an_earlier_session_are_read_whatever_its_id_is(name: str) -> None:
+    store = MemoryStore()
+    for session_id in ("a", "x", name):
+        async with Session.open(session_id, store=store) as before:
+            await before.record([user_message(f"{session_id}: {text}") for text in ("one", "two", "three")])
+    async with Session.open("now", store=store) as now:
+        references = (f"{name}#0", f"{name}#0, {name}#2", f"{name}#0-#1", f"{name}#1-{name}#2")
+        found = [await now.recall(RecallQuery(refs=refs), earlier=["a", "x", name]) for refs in references]
+
+    said = [f"{name}: {text}" for text in ("one", "two", "three")]
+    assert [[one.text for one in answer.excerpts] for answer in found] == [
+        said[:1],
+        [said[0], said[2]],
+        said[:2],
+        said[1:],
+    ]
+    assert {answer.session for answer in found} == {name}

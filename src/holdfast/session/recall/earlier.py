@@ -4,6 +4,7 @@ A query reads only sessions that it names and only messages of their main agents
 many sessions, those that match its words best are searched. Together they get at most half of the token budget.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,15 +35,16 @@ class EarlierSessions:
 
     def session_of_refs(self, refs: str) -> str | None:
         """Return the session that all references point into, or None."""
-        pieces = [piece.strip() for piece in refs.split(",")]
-        return next((name for name in self.names if all(piece.startswith(f"{name}#") for piece in pieces)), None)
+        # The longest first: an id may begin with another one and `#`.
+        longest_first = sorted(self.names, key=len, reverse=True)
+        return next((name for name in longest_first if _own_refs(refs, name)), None)
 
     async def answer_references(self, query: RecallQuery) -> RecallAnswer | None:
         """Return the messages that references into an earlier session name, or None if they point into none."""
         name = self.session_of_refs(query.refs)
         if name is None:
             return None
-        found = await self._answer_from(name, replace(query, refs=query.refs.replace(f"{name}#", "#")))
+        found = await self._answer_from(name, replace(query, refs=_own_refs(query.refs, name)))
         more = found.next_query and replace(
             found.next_query, refs=", ".join(f"{name}{ref}" for ref in found.next_query.refs.split(", "))
         )
@@ -79,3 +81,14 @@ class EarlierSessions:
                 return await answer_recall(session_log, session_log.history.context(), query, self._model)
             except NotInMemoryError as missing:
                 await session_log.load_messages(missing.positions)
+
+
+def _own_refs(refs: str, name: str) -> str:
+    """Return references into a session as it writes them itself; empty if one of them points elsewhere.
+
+    The id may hold commas, which also stand between references.
+    """
+    prefix = f"{name}#"
+    pieces = [piece.strip() for piece in re.split(rf",\s*(?={re.escape(prefix)})", refs)]
+    is_own = all(piece.startswith(prefix) and "," not in piece.replace(prefix, "#") for piece in pieces)
+    return ", ".join(piece.replace(prefix, "#") for piece in pieces) if is_own else ""
