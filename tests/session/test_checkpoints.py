@@ -243,6 +243,17 @@ async def test_what_is_missing_or_damaged_is_made_again_from_the_files(tmp_path:
     assert (aside.read_bytes() if aside.exists() else b"") == (damage or b"")
 
 
+async def test_each_workspace_file_that_is_not_flat_is_kept_aside_once(tmp_path: Path) -> None:
+    checkpoints, workspace = Checkpoints(tmp_path), tmp_path / "workspace.yaml"
+    for content in (b"[first]", b"[second]", b"[first]"):
+        workspace.write_bytes(content)
+        await checkpoints.add("A summary.", stop=1)
+
+    aside = {path.name: path.read_bytes() for path in tmp_path.glob("workspace.yaml.*")}
+    assert aside == {"workspace.yaml.damaged": b"[first]", "workspace.yaml.damaged-2": b"[second]"}
+    assert workspace.read_bytes() == b"summary_count: 3\n"
+
+
 @pytest.mark.parametrize("damage", [b"", b"\xff\xfe", b"---\nnumber: 2\n", b'---\nnumber: 2\ntitle: "a\nstop: x\n---'])
 async def test_a_damaged_checkpoint_is_told_by_its_name(tmp_path: Path, damage: bytes) -> None:
     checkpoints = await three(tmp_path)

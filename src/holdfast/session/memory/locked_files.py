@@ -76,9 +76,18 @@ def set_yaml_number(path: Path, key: str, number: int) -> None:
     """Set a number under a key of a YAML file; a file that is not a flat mapping is first renamed to `….damaged`."""
     content = read_if_exists(path) or b""
     if not is_flat_yaml_mapping(content):
-        path.replace(path.with_name(f"{path.name}.damaged"))
+        path.replace(_name_of_damaged(path, content))
         content = b""
     write_atomically(path, with_yaml_number(content, key, number))
+
+
+def _name_of_damaged(path: Path, content: bytes) -> Path:
+    """Return where a file is moved: to the first name that is free, or that a file with the same content has."""
+    aside, number = path.with_name(f"{path.name}.damaged"), 1
+    while read_if_exists(aside) not in {None, content}:
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+    return aside
 
 
 def is_flat_yaml_mapping(content: bytes) -> bool:
