@@ -3,10 +3,14 @@
 import asyncio
 import json
 import stat
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from holdfast.apps.gateway import access as access_module
 from holdfast.apps.gateway.access import (
     Access,
     KeyEntry,
@@ -18,6 +22,7 @@ from holdfast.apps.gateway.access import (
 )
 from holdfast.apps.serving import AccessDeniedError
 from holdfast.errors import SettingsError
+from holdfast.stores import files
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import ask, running_gateway
 
@@ -247,6 +252,48 @@ def test_the_control_token_is_made_once_in_a_private_file(tmp_path: Path) -> Non
     assert (made, again, path.read_text().strip()) == (path, first, first)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert control_token(path, {"HOLDFAST_CONTROL_TOKEN": "mine"}) == ("mine", None)
+
+
+def overtaken(monkeypatch: pytest.MonkeyPatch, work: Callable[[str], str]) -> list[str]:
+    """Return what work gives twice at once: the second begins when the first is about to write."""
+    write, lock = access_module.write_private_lines, files.try_lock
+    pool, second, is_there = ThreadPoolExecutor(1), list[Future[str]](), Event()
+
+    def slow_write(path: Path, lines: Iterable[str]) -> None:
+        if second:
+            is_there.set()
+        else:
+            second.append(pool.submit(work, "second"))
+            assert is_there.wait(20)
+        write(path, lines)
+
+    def noted_lock(descriptor: int) -> bool:
+        is_locked = lock(descriptor)
+        if not is_locked:
+            is_there.set()
+        return is_locked
+
+    monkeypatch.setattr(access_module, "write_private_lines", slow_write)
+    monkeypatch.setattr(access_module, "try_lock", noted_lock, raising=False)
+    with pool:
+        return [work("first"), second[0].result()]
+
+
+def test_of_two_keys_that_are_made_at_once_none_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new" / "keys.toml"
+
+    made = overtaken(monkeypatch, lambda name: create_key(path, name))
+
+    keys = load_keys(path)
+    assert [entry.name if (entry := keys.find(key)) else None for key in made] == ["first", "second"]
+
+
+def test_two_gateways_that_start_at_once_have_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new" / "chats.db.token"
+
+    made = overtaken(monkeypatch, lambda _: control_token(path, {})[0])
+
+    assert {*made, path.read_text().strip()} == {made[0]}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import secrets
 import socket
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -24,7 +25,13 @@ from holdfast.core.schema import check_fields, integer_bounds
 from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.models.http_endpoint import is_loopback
-from holdfast.stores.files import create_private_file, is_missing, write_private_lines
+from holdfast.stores.files import (
+    create_private_file,
+    create_private_folder,
+    is_missing,
+    try_lock,
+    write_private_lines,
+)
 
 CONTROL_TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 OWN_KEY_HEADER = "x-holdfast-key"
@@ -32,6 +39,7 @@ PLAIN_KEY_HEADERS = (OWN_KEY_HEADER, "x-api-key", "x-goog-api-key", "api-key")
 """Headers that hold a key and nothing else."""
 KEY_PREFIX = "hf-"
 SECONDS_PER_DAY = 86_400
+LOCK_TIMEOUT_SECONDS, LOCK_POLL_SECONDS = 10.0, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,15 +154,17 @@ def _entry(name: str, table: object, where: str) -> KeyEntry:
 
 def create_key(path: Path, name: str, *, control: bool = False) -> str:
     """Add a new key to a file, and return it; only its hash is stored."""
-    entries = {} if is_missing(path) else _read_entries(path)
-    if name in entries:
-        raise SettingsError("NAME", f"{path} already has a key {name!r}; choose another name, or remove its table")
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         raise SettingsError("NAME", f"{name!r:.40} must be of letters, digits, - and _")
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     control_line = ["control = true\n"] if control else []
-    before = _private_text(path)
-    write_private_lines(path, [before, "\n" * bool(before), f'[{name}]\nsha256 = "{key_hash(key)}"\n', *control_line])
+    with _locked(path.resolve().parent):
+        entries = {} if is_missing(path) else _read_entries(path)
+        if name in entries:
+            raise SettingsError("NAME", f"{path} already has a key {name!r}; choose another name, or remove its table")
+        before = _private_text(path)
+        lines = [before, "\n" * bool(before), f'[{name}]\nsha256 = "{key_hash(key)}"\n', *control_line]
+        write_private_lines(path, lines)
     return key
 
 
@@ -162,11 +172,43 @@ def control_token(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     """Return the token of the control API and the file that has it: that of the environment, else one made once."""
     if token := (os.environ if environ is None else environ).get(CONTROL_TOKEN_VARIABLE):
         return token, None
-    token = _private_text(path, f"check the path, or set {CONTROL_TOKEN_VARIABLE} to a token").strip()
-    if not token:
-        token = secrets.token_urlsafe(32)
-        write_private_lines(path, [f"{token}\n"])
+    remedy = f"check the path, or set {CONTROL_TOKEN_VARIABLE} to a token"
+    if token := _private_text(path, remedy).strip():
+        return token, path
+    with _locked(path.resolve().parent):
+        if not (token := _private_text(path, remedy).strip()):  # another gateway may have been faster
+            token = secrets.token_urlsafe(32)
+            write_private_lines(path, [f"{token}\n"])
     return token, path
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Let one process at a time read a private file of a folder and replace it.
+
+    The lock is on the folder, because the file is replaced. Where folders cannot be locked, the last writer wins.
+    """
+    try:
+        create_private_folder(folder)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield  # whoever reads the file in there says what is wrong
+        return
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    try:
+        while not _try_lock_folder(descriptor) and time.monotonic() < deadline:
+            time.sleep(LOCK_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock_folder(descriptor: int) -> bool:
+    """Return whether a folder was locked, or cannot be."""
+    try:
+        return try_lock(descriptor)
+    except OSError:
+        return True
 
 
 def _private_text(path: Path, remedy: str = "check the path") -> str:
