@@ -1,5 +1,6 @@
 """One key of a file changes, and not a letter beside it."""
 
+import errno
 import os
 import stat
 import tomllib
@@ -15,6 +16,7 @@ from holdfast.apps.settings.save import remove_setting, save_setting, with_setti
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.settings.toml_lines import key_lines
 from holdfast.errors import SettingsError
+from holdfast.stores import files
 
 Setup = Callable[..., Settings]
 
@@ -108,6 +110,29 @@ def test_lines_are_counted_as_people_do() -> None:
     assert key_lines("[[a]]\nx = 1\n[b]\nc = { d = 1 }") == {
         ("a",): 1, ("a", "x"): 2, ("b",): 3, ("b", "c"): 4, ("b", "c", "d"): 4
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "choose a folder that can be written to"),
+        (errno.EACCES, "check the permissions"),
+    ],
+)
+def test_a_setting_that_cannot_be_written_comes_with_advice_that_fits(
+    settings: Setup, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    loaded = settings()
+    monkeypatch.setattr(files.os, "fsync", refuse)
+
+    with pytest.raises(SettingsError) as refused:
+        save_setting(loaded, "max_steps", "30", scope="project")
+
+    assert refused.value.problem == f"cannot be written: {os.strerror(number)}; {remedy}"
 
 
 def test_the_users_file_is_for_his_eyes_only_and_the_projects_is_not(

@@ -43,7 +43,7 @@ from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.requested_compaction import JobOutcome
 from holdfast.session.session import Session
 from holdfast.stores.base import JsonRecord, Store
-from holdfast.stores.files import create_private_file
+from holdfast.stores.files import create_private_file, disk_remedy
 from holdfast.stores.open import SHARED_STORES, open_store
 from holdfast.stores.retention import delete_expired_sessions
 from holdfast.stores.sqlite.schema import as_sqlite_store_error
@@ -353,7 +353,7 @@ def _jobs_url(store: str) -> str:
         try:
             create_private_file(file)
         except OSError as error:
-            raise StoreUnavailableError(str(file), f"{error.strerror or error}; check the path") from error
+            raise StoreUnavailableError(str(file), f"{error.strerror or error}; {disk_remedy(error)}") from error
         return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
     raise SettingsError("store", "background jobs need a store on disk: postgresql://… or sqlite:///file")
 

@@ -13,6 +13,19 @@ from holdfast.errors import StoreUnavailableError
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 SQLITE_MAGIC = b"SQLite format 3\x00"
 """How every SQLite file begins."""
+_DISK_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.EMFILE: "allow more open files (`ulimit -n`)",
+    errno.ENFILE: "close some programs: the system has no more open files",
+}
+"""What to do about refusals that say nothing about the path."""
+
+
+def disk_remedy(error: OSError, otherwise: str = "check the path") -> str:
+    """Return what to do about an error of a file."""
+    return _DISK_REMEDIES.get(error.errno or 0, otherwise)
 
 
 def create_private_folder(path: Path) -> None:
@@ -120,7 +133,7 @@ def write_private_lines(path: Path, lines: Iterable[str]) -> None:
             raise StoreUnavailableError(str(path), "it is a SQLite file, which may hold sessions; choose another path")
         replace_file(path, (line.encode() for line in lines))
     except OSError as error:
-        raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
+        raise StoreUnavailableError(str(path), f"{error.strerror or error}; {disk_remedy(error)}") from error
 
 
 def _is_sqlite_file(path: Path) -> bool:

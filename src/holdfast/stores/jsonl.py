@@ -16,6 +16,7 @@ from holdfast.core.conversation.json_values import encode_json
 from holdfast.core.history.events import MessageAppended
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
+from holdfast.stores.files import disk_remedy
 from holdfast.text import pluralize
 from holdfast.wire.formats import detect_format
 from holdfast.wire.json_reader import is_list, is_mapping
@@ -114,7 +115,7 @@ def load_file(path: Path) -> LoadedFile:
             raise StoreUnavailableError(str(path), "it is a device, not a file; name a file or a pipe")
         content = path.read_bytes()
     except OSError as error:
-        raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
+        raise StoreUnavailableError(str(path), f"{error.strerror or error}; {disk_remedy(error)}") from error
     return load_bytes(content, str(path))
 
 

@@ -28,6 +28,7 @@ from holdfast.models.http_endpoint import is_loopback
 from holdfast.stores.files import (
     create_private_file,
     create_private_folder,
+    disk_remedy,
     is_missing,
     try_lock,
     write_private_lines,
@@ -218,6 +219,7 @@ def _private_text(path: Path, remedy: str = "check the path") -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "it is not a text"
+        remedy = disk_remedy(error, remedy) if isinstance(error, OSError) else remedy
         raise SettingsError("the file", f"cannot be used: {problem}; {remedy}", where=str(path)) from error
 
 

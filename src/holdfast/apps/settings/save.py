@@ -19,7 +19,7 @@ from holdfast.apps.settings.toml_lines import (
 )
 from holdfast.errors import SettingsError
 from holdfast.redaction import redact_text, redact_url
-from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, replace_file
+from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, disk_remedy, replace_file
 
 SettingsScope: TypeAlias = Literal["user", "project"]
 PROJECT_FILE_MODE = 0o644
@@ -161,5 +161,5 @@ def _write(path: Path, text: str, *, is_private: bool) -> None:
         )
         replace_file(target, [text.encode()], mode)
     except OSError as error:
-        problem = f"cannot be written: {error.strerror}; check the permissions"
+        problem = f"cannot be written: {error.strerror}; {disk_remedy(error, 'check the permissions')}"
         raise SettingsError("the file", problem, where=display_path(path)) from error

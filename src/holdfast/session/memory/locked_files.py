@@ -19,15 +19,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.errors import WorkspaceUnavailableError
-from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, is_own_file, replace_file, try_lock
+from holdfast.stores.files import (
+    PRIVATE_FILE_MODE,
+    create_private_folder,
+    disk_remedy,
+    is_own_file,
+    replace_file,
+    try_lock,
+)
 from holdfast.text import lazy_pattern
 
-DISK_REMEDIES = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some space",
+PATH_REMEDIES = {
     errno.EACCES: "let this user write there, or choose another folder",
     errno.EPERM: "let this user write there, or choose another folder",
-    errno.EROFS: "choose a folder that can be written to",
     errno.ENOTDIR: "a file stands where a folder should be; move it away",
     errno.EEXIST: "a file stands where a folder should be; move it away",
     errno.EISDIR: "a folder stands where a file should be; move it away",
@@ -47,7 +51,7 @@ def translate_disk_errors(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         where = str(error.filename or path)
-        remedy = DISK_REMEDIES.get(error.errno or 0, "check the path")
+        remedy = disk_remedy(error, PATH_REMEDIES.get(error.errno or 0, "check the path"))
         raise WorkspaceUnavailableError(where, f"{error.strerror or error}; {remedy}") from error
 
 

@@ -5,6 +5,7 @@ SQLite finds a row by walking down a tree, so one bad page hides all rows below 
 and verified by its content: a record must be a record, a blob must match its hash. Only a copy of the file is opened.
 """
 
+import errno
 import shutil
 import sqlite3
 import struct
@@ -18,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.errors import DamagedStoreError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord
 from holdfast.stores.encoding import decode_record, decompress, sha256_hex
-from holdfast.stores.files import SQLITE_MAGIC
+from holdfast.stores.files import SQLITE_MAGIC, disk_remedy
 from holdfast.stores.sqlite.schema import POSITION_BITS, POSITION_MASK
 
 SqliteValue: TypeAlias = int | float | str | bytes | None
@@ -237,7 +238,11 @@ def _temporary_copy(path: Path) -> Generator[Path]:
             with suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}-wal", f"{copy}-wal")
         except OSError as error:
-            raise StoreUnavailableError(str(path), f"{error.strerror or error}; check the path") from error
+            problem = f"{error.strerror or error}; {disk_remedy(error)}"
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                where = tempfile.gettempdir()
+                problem = f"{error.strerror} for a copy in {where}; free some space there, or set TMPDIR"
+            raise StoreUnavailableError(str(path), problem) from error
         if Path(f"{copy}-wal").exists():
             # SQLite needs the magic number, which the first page may have lost.
             with copy.open("r+b") as file:

@@ -22,6 +22,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from holdfast.errors import StoreUnavailableError, WrongEventLoopError
 from holdfast.stores.appends import MAX_BATCH, Append
 from holdfast.stores.base import IndexEntry, JsonRecord
+from holdfast.stores.files import disk_remedy
 from holdfast.stores.sqlite.database import SqliteDatabase
 from holdfast.stores.sqlite.schema import FILE_LOCKED, as_sqlite_store_error
 
@@ -252,7 +253,7 @@ class SqliteStore:
         except (UnicodeError, OverflowError) as error:
             raise StoreUnavailableError(str(self.path), f"it cannot store this value: {error}; pass another") from error
         except OSError as error:
-            raise StoreUnavailableError(str(self.path), f"{error.strerror or error}; check the path") from error
+            raise StoreUnavailableError(str(self.path), f"{error.strerror or error}; {disk_remedy(error)}") from error
 
     def _close_database(self) -> None:
         database, self._database = self._database, None
