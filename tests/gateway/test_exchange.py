@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast import Session
 from holdfast.apps.gateway import relay as relay_module
 from holdfast.apps.gateway import upstream as upstream_module
-from holdfast.apps.gateway.access import Access
+from holdfast.apps.gateway.access import Access, KeyEntry, Keys, key_hash
 from holdfast.apps.gateway.app import PROVIDER_PATHS, close_gateway, gateway_app
 from holdfast.apps.gateway.recording.exchange import Exchange
 from holdfast.apps.gateway.relay import (
@@ -343,6 +343,19 @@ async def test_an_answer_that_cannot_be_stored_passes_unless_the_gateway_is_stri
     assert (seen.status, seen.header("x-holdfast-session")) == (200, "s")
     assert (seen.body, seen.is_whole) == ((b"".join(SSE[:2]), False) if is_strict else (b"".join(SSE), True))
     assert 'holdfast_gateway_recording_failures_total{stage="answer"} 1.0' in metrics
+
+
+async def test_an_answer_that_a_strict_gateway_withholds_counts_against_the_tokens_of_its_key() -> None:
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":90,"completion_tokens":10,"total_tokens":100}}\n\n'
+    answer = FaultyAnswer(headers=STREAM, pieces=[*SSE[:2], usage, SSE[2]], framing="chunked")
+    entry = KeyEntry(name="alice", sha256=key_hash("hf-a"), namespace="alice", tokens_per_day=100)
+    options = {
+        "store": FullStore(), "settings": RelaySettings(is_strict=True), "access": Access(keys=Keys([entry]))
+    }  # fmt: skip
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url, **options) as url:
+        seen = [await ask(url, body=CHAT, authorization="Bearer hf-a") for _ in range(2)]
+
+    assert [(one.status, one.is_whole) for one in seen] == [(200, False), (429, True)]
 
 
 async def test_a_strict_gateway_refuses_what_it_cannot_record(tmp_path: Path) -> None:

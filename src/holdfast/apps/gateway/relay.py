@@ -677,7 +677,8 @@ class Relay:
             self._note_failure(call, "answer", str(error) or type(error).__name__)
             if self._settings.is_strict and ended == "complete":
                 raise AnswerWithheldError from error
-        self._access.spend(call.caller, call.exchange.tokens)
+        finally:
+            self._access.spend(call.caller, call.exchange.tokens)  # the provider's bill comes in any case
         if call.client.is_interruptible and call.client.is_gone:
             raise ClientLeftError
 
