@@ -345,6 +345,29 @@ async def test_an_answer_that_cannot_be_stored_passes_unless_the_gateway_is_stri
     assert 'holdfast_gateway_recording_failures_total{stage="answer"} 1.0' in metrics
 
 
+async def test_the_end_of_a_last_event_of_megabytes_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = {"type": "image_generation_call", "id": "i", "status": "completed", "result": "QUJD" * 500_000}
+    response = {"id": "r", "object": "response", "status": "completed", "output": [item]}
+    event = json.dumps({"type": "response.completed", "response": response}).encode()
+    body = b"event: response.completed\ndata: %s\n\n" % event
+    pieces = [body[start : start + 20_000] for start in range(0, len(body), 20_000)]
+    searched, find = [0], relay_module.has_event_end
+
+    def counted(data: bytes) -> bool:
+        searched[0] += len(data)
+        return find(data)
+
+    monkeypatch.setattr(relay_module, "has_event_end", counted)
+    async with (
+        FaultyUpstream(FaultyAnswer(headers=STREAM, pieces=pieces, framing="chunked")) as upstream,
+        running_gateway(upstream.url) as url,
+    ):
+        seen = await ask(url, path="/v1/responses", body=b'{"model":"m","input":"draw","stream":true}')
+
+    assert (seen.status, seen.body == body, seen.is_whole) == (200, True, True)
+    assert searched[0] < 2 * len(body)
+
+
 async def test_an_answer_that_a_strict_gateway_withholds_counts_against_the_tokens_of_its_key() -> None:
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":90,"completion_tokens":10,"total_tokens":100}}\n\n'
     answer = FaultyAnswer(headers=STREAM, pieces=[*SSE[:2], usage, SSE[2]], framing="chunked")

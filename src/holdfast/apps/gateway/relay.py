@@ -79,6 +79,7 @@ OPENING_SECONDS = 2.0
 MAX_OPENING_BYTES = 1 << 20
 """The most of it: the first event of OpenAI Responses repeats the instructions and the tools."""
 HEADERS_KEY = "holdfast_headers"
+LONGEST_EVENT_END = max(map(len, EVENT_ENDS))
 PATH_CHARACTERS = "/:@!$+&'*,;=()"
 """What a path holds as it is (RFC 3986): Gemini has a colon before the method."""
 
@@ -842,6 +843,9 @@ class _AnswerTail:
         self._is_framed = "content-length" in response.headers or "transfer-encoding" in response.headers
         self._held = b""
         self._held_plain = b""
+        self._held_after: list[bytes] = []
+        """What came after the mark of the last event: that of OpenAI Responses may hold megabytes of an image."""
+        self._has_event_end = False
         self._is_over = False
         self.is_waiting = False
         """Whether something is held back that a client may be waiting for."""
@@ -854,7 +858,7 @@ class _AnswerTail:
     @property
     def is_complete(self) -> bool:
         """Whether the last event is here, whole and held back."""
-        return bool(self._held) and self._is_marked and has_event_end(self._held_plain)
+        return bool(self._held) and self._is_marked and self._has_event_end
 
     @property
     def _is_marked(self) -> bool:
@@ -872,8 +876,9 @@ class _AnswerTail:
             chunk, plain = self._recognize(self._unknown_wire, self._held + chunk, self._held_plain + plain)
         before = self._held
         if before and self._is_marked:
-            self._held += chunk
-            self._held_plain += plain
+            self._held_after.append(chunk)
+            self._held_plain = self._held_plain[1 - LONGEST_EVENT_END :] + plain
+            self._has_event_end = self._has_event_end or has_event_end(self._held_plain)
             return b""
         at = self._hold_from(plain) if self._finder is None else self._finder.find(plain)
         if at is None:
@@ -881,6 +886,7 @@ class _AnswerTail:
             return before + chunk if before else chunk
         start = at if self.is_plain else 0
         self._held, self._held_plain = chunk[start:], plain[at:]
+        self._has_event_end = self._is_marked and has_event_end(self._held_plain)
         self.is_waiting = bool(self._held) and not self._is_marked and (self._is_array or self._finder is not None)
         return before + chunk[:start]
 
@@ -899,7 +905,9 @@ class _AnswerTail:
     def release(self) -> bytes:
         """Return what was held back."""
         self._is_over = self._is_over or self.is_complete
-        held, self._held, self._held_plain, self.is_waiting = self._held, b"", b"", False
+        held = b"".join((self._held, *self._held_after))
+        self._held, self._held_plain, self._held_after, self._has_event_end = b"", b"", [], False
+        self.is_waiting = False
         return held
 
     @property
