@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from prompt_toolkit import Application
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -69,9 +70,19 @@ async def typing(folder: Path) -> AsyncGenerator[Typist]:
         (CTRL_C, [], ["interrupt", "idle"]),
         (f"tea{CTRL_D} please\r", ["tea please"], []),
         (f"{CTRL_R}te\rmilk\r", ["milk"], []),
+        (f"black tea\r{CTRL_R}te{CTRL_C}milk\r", ["black tea", "milk"], ["interrupt"]),
+        (f"black tea\r{CTRL_R}te{CTRL_D}milk\r", ["black tea", "milk"], []),
         (f"{ESC}[31mred{ESC}[0m tea\r", ["red tea"], []),
     ],
-    ids=["clear", "nothing runs", "not empty", "search", "colors that are pasted as keys"],
+    ids=[
+        "clear",
+        "nothing runs",
+        "not empty",
+        "search",
+        "stop search",
+        "leave search",
+        "colors that are pasted as keys",
+    ],
 )
 async def test_a_key_does_what_it_does_in_a_shell(
     tmp_path: Path, keys: str, read: list[str], called: list[str]
@@ -113,6 +124,31 @@ async def test_a_question_takes_an_answer_and_a_user_who_dismisses_it_stops_the_
         await reading
 
     assert typist.called == called
+
+
+async def test_a_question_that_comes_during_a_search_takes_what_is_typed_next(tmp_path: Path) -> None:
+    async with typing(tmp_path) as typist:
+        reading = asyncio.create_task(typist.read())
+        await typist.line.is_drawn.wait()
+        is_searching = asyncio.Event()
+
+        def note_search(app: Application[None]) -> None:
+            if app.layout.is_searching:
+                is_searching.set()
+
+        typist.line._app.after_render += note_search
+        typist.type_text(f"milk{CTRL_R}te")
+        await is_searching.wait()
+        asking = asyncio.create_task(typist.line.ask({"y": "yes", "n": "no"}))
+        await asyncio.sleep(0)
+        typist.type_text("y\r")
+
+        async with asyncio.timeout(60):
+            assert await asking == "yes"
+        typist.type_text("\r")
+        assert await reading == "milk"
+        typist.line.close()
+        await typist.read()
 
 
 @pytest.mark.parametrize(("keys", "edited"), [(" and more\r", "a summary and more"), (CTRL_C, None)])

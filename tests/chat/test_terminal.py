@@ -133,6 +133,22 @@ def test_ctrl_c_without_anything_to_stop_says_how_to_leave(sit: Sit) -> None:
     person.sees("nothing runs; Ctrl-D leaves")
 
 
+def test_ctrl_r_finds_an_earlier_prompt_and_enter_takes_it_into_the_line(sit: Sit) -> None:
+    person = sit()
+    person.says("black tea")
+    person.sees("you said: black tea")
+    person.says("milk")
+    person.sees("you said: milk")
+
+    person.types("\x12tea")
+    person.waits(lambda: person.text.count("› black tea") == 2, "the prompt that is found")
+    person.types("\r")
+    person.waits(lambda: "I-search" not in person.text, "the end of the search")
+    person.types("\r")
+
+    person.waits(lambda: person.text.count("you said: black tea") == 2, "the second answer")
+
+
 def test_a_conversation_resumed_at_a_prompt_without_an_answer_shows_no_older_answer(sit: Sit, served: Served) -> None:
     served.script += [text_stream("An old answer."), text_stream("half", None)]
     person = sit()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import cast
 
 from prompt_toolkit import Application
+from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
@@ -31,6 +32,7 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.layout.menus import CompletionsMenu
 from prompt_toolkit.output import ColorDepth, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.search import accept_search, stop_search
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
@@ -245,7 +247,7 @@ class InputLine:
         output = self._output
         search = SearchToolbar(ignore_case=True)
         line = Window(
-            BufferControl(self._buffer, search_buffer_control=search.control),
+            BufferControl(self._buffer, search_buffer_control=search.control, preview_search=True),
             wrap_lines=True,
             dont_extend_height=True,
             height=lambda: Dimension(min=1, max=max(1, output.get_size().rows // 2)),
@@ -353,6 +355,8 @@ class InputLine:
         """
         async with self._question_lock:
             buffer = self._buffer
+            with set_app(self._app):
+                stop_search()
             self._question = current = _Question(answers, asyncio.get_running_loop().create_future(), buffer.document)
             buffer.document = Document(text)
             self.refresh()
@@ -399,7 +403,7 @@ class InputLine:
     def _submit(self, event: KeyPressEvent) -> None:
         buffer = self._buffer
         if event.app.layout.is_searching:
-            event.app.layout.focus(buffer)
+            accept_search()
         elif self._question is not None:
             self._accept_answer(self._question, buffer)
         elif self._is_choosing(buffer):
@@ -458,10 +462,12 @@ class InputLine:
         if not self._dismiss_question():
             self.interrupt()
 
-    def _interrupt_or_clear(self, _: KeyPressEvent) -> None:
+    def _interrupt_or_clear(self, event: KeyPressEvent) -> None:
         if self._dismiss_question() or self.interrupt():
             return
-        if self._buffer.text:
+        if event.app.layout.is_searching:
+            stop_search()
+        elif self._buffer.text:
             self._buffer.append_to_history()
             self._buffer.reset()
         else:
@@ -480,6 +486,8 @@ class InputLine:
     def _leave(self, event: KeyPressEvent) -> None:
         if self._question is not None:
             self._resolve_question(None)
+        elif event.app.layout.is_searching:
+            stop_search()
         elif not self._buffer.text:
             event.app.exit(exception=EOFError)
 
