@@ -149,6 +149,31 @@ def test_ctrl_r_finds_an_earlier_prompt_and_enter_takes_it_into_the_line(sit: Si
     person.waits(lambda: person.text.count("you said: black tea") == 2, "the second answer")
 
 
+def test_a_chat_that_is_left_says_which_queued_prompts_the_input_history_keeps(
+    sit: Sit, served: Served, tmp_path: Path
+) -> None:
+    served.script.append(text_stream("thinking about it", None))
+    person = sit()
+    person.says("first")
+    person.sees("thinking about it")
+    person.says("second")
+    person.sees("1 queued")
+    person.says(f"\x1b[200~{'tea ' * 500}\x1b[201~")
+    person.sees("2 queued")
+    person.types(CTRL_D)
+
+    assert person.leaves() == 0
+    said = " ".join(person.text.split())
+    assert "not sent, but saved in the input history: second" in said
+    assert "not sent, and the input history does not keep it: tea tea" in said
+    kept = [line for path in (tmp_path / "home").rglob("prompts") for line in path.read_text().splitlines()]
+    assert [line for line in kept if line.startswith("+")] == [
+        "+first",
+        "+second",
+        "+[paste 1: 1 line, 2,000 characters]",
+    ]
+
+
 def test_a_conversation_resumed_at_a_prompt_without_an_answer_shows_no_older_answer(sit: Sit, served: Served) -> None:
     served.script += [text_stream("An old answer."), text_stream("half", None)]
     person = sit()

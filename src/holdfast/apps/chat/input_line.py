@@ -133,6 +133,12 @@ class PromptHistory(FileHistory):
             create_private_file(path)
         super().__init__(path)
 
+    def is_stored(self, string: str) -> bool:
+        """Return whether the file has a text."""
+        with suppress(OSError):
+            return string in self.load_history_strings()
+        return False
+
     def store_string(self, string: str) -> None:
         """Write a text to the file, unless it is a paste."""
         if len(string) <= MAX_KEPT_PROMPT_CHARS:
@@ -225,8 +231,9 @@ class InputLine:
         """Set when the line is on the screen."""
         self._submitted: asyncio.Queue[str | None] = asyncio.Queue()
         self._app_task: asyncio.Task[None] | None = None
+        self.history = PromptHistory(history)
         self._buffer = Buffer(
-            history=PromptHistory(history),
+            history=self.history,
             completer=_InputCompleter(commands, files),
             complete_while_typing=True,
             multiline=True,

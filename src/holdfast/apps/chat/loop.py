@@ -109,7 +109,9 @@ class _ChatLoop:
             with suppress(asyncio.CancelledError):
                 await worker
             for line in self._queue:
-                self._chat.notify(f"not sent, but saved in the input history: {line:.80}", "warning")
+                is_stored = self._terminal.input_line.history.is_stored(line)
+                where = "but saved in the input history" if is_stored else "and the input history does not keep it"
+                self._chat.notify(f"not sent, {where}: {line:.80}", "warning")
 
     async def _run_queue(self) -> None:
         """Show the greeting, then run the queued lines one after the other."""
