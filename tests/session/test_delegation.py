@@ -520,6 +520,9 @@ async def test_a_delegation_whose_process_is_gone_is_ended_by_who_opens_the_sess
         ({"main_sees": "some"}, "main_sees"),
         ({"timeout_seconds": 0}, "timeout_seconds"),
         ({"timeout_seconds": True}, "timeout_seconds"),
+        ({"timeout_seconds": 10**400}, "timeout_seconds"),
+        ({"timeout_seconds": float("inf")}, "timeout_seconds"),
+        ({"timeout_seconds": float("nan")}, "timeout_seconds"),
     ],
 )
 async def test_an_errand_that_cannot_be_is_named(session: Session, given: dict[str, Any], named: str) -> None:

@@ -36,6 +36,8 @@ from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_i
 from holdfast.text import lazy_pattern
 
 MAX_FAILURE_CHARS = 500
+MAX_TIMEOUT_SECONDS = 1_000_000_000
+"""Thirty years; clocks of event loops refuse much larger numbers."""
 _POSITION_SOURCE = lazy_pattern(r"#\d")
 
 
@@ -61,9 +63,10 @@ class DelegationSpec:
             problem = f"must be one of {', '.join(get_args(MainVisibility))}, not {short_repr(self.main_sees)}"
             raise SettingsError("main_sees", problem)
         seconds: object = self.timeout_seconds
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
-        if seconds is not None and not is_number:
-            raise SettingsError("timeout_seconds", f"must be a number above 0, not {short_repr(seconds)}")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 < seconds <= MAX_TIMEOUT_SECONDS):
+            limits = f"above 0 and at most {MAX_TIMEOUT_SECONDS:,}, or None for no limit"
+            raise SettingsError("timeout_seconds", f"must be a number {limits}, not {short_repr(seconds)}")
         check_text("task", self.task)
 
 

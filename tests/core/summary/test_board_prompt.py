@@ -112,6 +112,7 @@ def test_by_rule_what_was_superseded_goes_off_the_board() -> None:
         '{"tool": "context_board", "action": "add", "text": "a"}\n{"action": "prune", "id": "b"}',
         '```json\n[{"action": "add", "text": "a"}, {"action": "prune", "id": "b"}]\n```',
         'Here you are:\n{"action": "add", "text": "a"},\nnot json {\n{"other": 1}\n  {"action": "prune", "id": "b"}',
+        'Two:\n{"action": "add", "text": "a\u2028b\x85c"}\r\n{"action": "prune", "id": "b"}',
     ],
 )
 def test_calls_are_found_however_a_model_writes_them(answer: str) -> None:

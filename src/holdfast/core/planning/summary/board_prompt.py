@@ -145,7 +145,7 @@ def parse_board_calls(answer: str) -> Iterator[Mapping[str, object]]:
     What a model writes while it reasons is no call.
     """
     bare = _bare_answer(answer)
-    for text in (bare, *bare.splitlines()):
+    for text in (bare, *bare.split("\n")):  # JSON may hold the other characters that end a line
         try:
             found: object = json.loads(text.strip().rstrip(","))
         except (ValueError, RecursionError):
