@@ -140,12 +140,7 @@ class RequestedCompaction:
             return event
         compactions = self._log.history.version.state_of(options.scope).compactions
         made = [one for one in compactions if one.span.positions == step.span.positions and one.summary.by_model]
-        if made:
-            return made[-1]
-        if self._log.history.change_count != basis:
-            # The span and what it was chosen for are those of a context that is gone.
-            raise CompactionFailedError(CONTEXT_HAS_CHANGED)
-        return await self._compact_without_summary(step, options)
+        return made[-1] if made else await self._compact_without_summary(step, options, basis)
 
     async def relieve_memory(self, options: RequestOptions, limit_bytes: int) -> log.CompactionCompleted | None:
         """Compact if the process uses too much memory, unless that was tried a few messages ago."""
@@ -344,13 +339,19 @@ class RequestedCompaction:
             with suppress(HoldfastError):
                 await self._log.append(await self._log.load_and_retry(lambda: self._builder.measure_usage(options)))
 
-    async def _compact_without_summary(self, step: CompactSpan, options: RequestOptions) -> log.CompactionCompleted:
+    async def _compact_without_summary(
+        self, step: CompactSpan, options: RequestOptions, basis: int
+    ) -> log.CompactionCompleted:
         """Compact by rule if the policy allows it and the model was reachable; otherwise raise the summary's error."""
         problem: HoldfastError | None = self._compactor.last_error
+        # If so, the span and what it was chosen for are those of a context that is gone.
+        has_changed = self._log.history.change_count != basis
         if problem is None:
-            raise CompactionCancelledError
+            raise CompactionFailedError(CONTEXT_HAS_CHANGED) if has_changed else CompactionCancelledError
         if self._policy.on_failure != "digest" or isinstance(problem, ModelAccessError | ModelUnreachableError):
             raise problem
+        if has_changed:
+            raise CompactionFailedError(CONTEXT_HAS_CHANGED)
         reason = f"a digest, because {problem}"
         by_rule = replace(step, by="digest")
         return await self._compact_by_rule(by_rule, self._builder.plan_input(options), options, reason)
