@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import stat
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -274,7 +275,7 @@ def overtaken(monkeypatch: pytest.MonkeyPatch, work: Callable[[str], str]) -> li
         return is_locked
 
     monkeypatch.setattr(access_module, "write_private_lines", slow_write)
-    monkeypatch.setattr(access_module, "try_lock", noted_lock, raising=False)
+    monkeypatch.setattr(files, "try_lock", noted_lock)
     with pool:
         return [work("first"), second[0].result()]
 
@@ -286,6 +287,18 @@ def test_of_two_keys_that_are_made_at_once_none_is_lost(tmp_path: Path, monkeypa
 
     keys = load_keys(path)
     assert [entry.name if (entry := keys.find(key)) else None for key in made] == ["first", "second"]
+
+
+def test_no_key_is_made_while_another_process_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LOCK_TIMEOUT_SECONDS", 0.0)
+    held = os.open(tmp_path, os.O_RDONLY)
+    assert files.try_lock(held)
+
+    with pytest.raises(SettingsError, match="another process has held the lock"):
+        create_key(tmp_path / "keys.toml", "first")
+
+    os.close(held)
+    assert not (tmp_path / "keys.toml").exists()
 
 
 def test_two_gateways_that_start_at_once_have_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

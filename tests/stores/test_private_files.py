@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.errors import DamagedStoreError, StoreUnavailableError, WorkspaceUnavailableError
 from holdfast.session.memory import locked_files
+from holdfast.stores import files
 from holdfast.stores.encoding import compress, decompress
 from holdfast.stores.files import try_lock, write_private_lines
 from holdfast.stores.sqlite.store import SqliteStore
@@ -92,7 +93,7 @@ async def test_a_device_or_a_pipe_is_no_store_and_keeps_its_permissions(tmp_path
 def test_a_folder_that_another_program_has_locked_for_too_long_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locked_files, "LOCK_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(files, "LOCK_TIMEOUT_SECONDS", 0.0)
     second = locked_files.folder_lock(tmp_path)
     said = "another process has held the lock for 0 s"
     with locked_files.folder_lock(tmp_path), pytest.raises(WorkspaceUnavailableError, match=said):

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from holdfast.errors import StoreUnavailableError
 
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
+LOCK_TIMEOUT_SECONDS, LOCK_POLL_SECONDS = 10.0, 0.01
 SQLITE_MAGIC = b"SQLite format 3\x00"
 """How every SQLite file begins."""
 _DISK_REMEDIES = {
@@ -95,6 +97,15 @@ def try_lock(descriptor: int) -> bool:
             return False
         raise
     return True
+
+
+def wait_for_lock(descriptor: int) -> None:
+    """Lock an open file as soon as no other process has it; raises `TimeoutError` if that takes too long."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    while not try_lock(descriptor):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"another process has held the lock for {LOCK_TIMEOUT_SECONDS:g} s; try again later")
+        time.sleep(LOCK_POLL_SECONDS)
 
 
 def replace_file(path: Path, pieces: Iterable[bytes], mode: int = PRIVATE_FILE_MODE) -> None:

@@ -30,7 +30,7 @@ from holdfast.stores.files import (
     create_private_folder,
     disk_remedy,
     is_missing,
-    try_lock,
+    wait_for_lock,
     write_private_lines,
 )
 
@@ -40,7 +40,6 @@ PLAIN_KEY_HEADERS = (OWN_KEY_HEADER, "x-api-key", "x-goog-api-key", "api-key")
 """Headers that hold a key and nothing else."""
 KEY_PREFIX = "hf-"
 SECONDS_PER_DAY = 86_400
-LOCK_TIMEOUT_SECONDS, LOCK_POLL_SECONDS = 10.0, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,21 +194,16 @@ def _locked(folder: Path) -> Generator[None]:
     except OSError:
         yield  # whoever reads the file in there says what is wrong
         return
-    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     try:
-        while not _try_lock_folder(descriptor) and time.monotonic() < deadline:
-            time.sleep(LOCK_POLL_SECONDS)
+        try:
+            wait_for_lock(descriptor)
+        except TimeoutError as error:
+            raise SettingsError("the file", str(error), where=str(folder)) from error
+        except OSError:
+            pass  # folders cannot be locked here
         yield
     finally:
         os.close(descriptor)
-
-
-def _try_lock_folder(descriptor: int) -> bool:
-    """Return whether a folder was locked, or cannot be."""
-    try:
-        return try_lock(descriptor)
-    except OSError:
-        return True
 
 
 def _private_text(path: Path, remedy: str = "check the path") -> str:

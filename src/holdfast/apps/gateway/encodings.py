@@ -18,6 +18,12 @@ class BodyTooLargeError(Exception):
 
 DEFLATE_METHOD = 8
 """What the first four bits of zlib's header are; some servers send `deflate` without a header."""
+MAX_PLAIN_BYTES = 64 * 2**20
+"""How much of a compressed answer is read; what comes after it is passed on only."""
+STEP_BYTES = 1 << 20
+"""How much is decompressed at once; other requests run between two steps."""
+ZSTD_SLICE_BYTES = 1 << 8
+"""How much is given to zstd at once. It has no limit for what comes out: four bytes may hold 128 KiB."""
 
 
 def decompressed(body: bytes, encoding: str, *, max_bytes: int) -> bytes:
@@ -54,14 +60,6 @@ def _window(encoding: str, body: bytes) -> int:
     if encoding != "deflate":
         return GZIP_WINDOW
     return zlib.MAX_WBITS if body[0] & 0x0F == DEFLATE_METHOD else -zlib.MAX_WBITS
-
-
-MAX_PLAIN_BYTES = 64 * 2**20
-"""How much of a compressed answer is read; what comes after it is passed on only."""
-STEP_BYTES = 1 << 20
-"""How much is decompressed at once; other requests run between two steps."""
-ZSTD_SLICE_BYTES = 1 << 8
-"""How much is given to zstd at once. It has no limit for what comes out: four bytes may hold 128 KiB."""
 
 
 class StreamDecompressor:
@@ -145,7 +143,11 @@ class _ZstdReader:
     def is_ended(self) -> bool:
         return self._object.eof
 
-    def read(self, data: bytes, max_bytes: int) -> tuple[bytes, bytes]:  # noqa: ARG002 - it cannot stop there
-        """Return plain bytes, and what is still to be read."""
-        plain = self._object.decompress(data[:ZSTD_SLICE_BYTES])
-        return plain, (self._object.unused_data if self._object.eof else b"") + data[ZSTD_SLICE_BYTES:]
+    def read(self, data: bytes, max_bytes: int) -> tuple[bytes, bytes]:
+        """Return plain bytes, and what is still to be read; it may be more bytes, because it stops after a slice."""
+        view, pieces, size, at = memoryview(data), list[bytes](), 0, 0
+        while at < len(data) and size < max_bytes and not self._object.eof:
+            pieces.append(self._object.decompress(view[at : at + ZSTD_SLICE_BYTES]))
+            size += len(pieces[-1])
+            at += ZSTD_SLICE_BYTES
+        return b"".join(pieces), (self._object.unused_data if self._object.eof else b"") + data[at:]

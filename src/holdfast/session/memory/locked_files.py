@@ -13,7 +13,6 @@ import errno
 import os
 import re
 import stat
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ from holdfast.stores.files import (
     disk_remedy,
     is_own_file,
     replace_file,
-    try_lock,
+    wait_for_lock,
 )
 from holdfast.text import lazy_pattern
 
@@ -146,7 +145,6 @@ def _insert_line(lines: list[bytes], line: bytes) -> None:
 
 
 LOCK_FILE = ".lock"
-LOCK_TIMEOUT_SECONDS, LOCK_POLL_SECONDS = 10.0, 0.01
 MAX_MEMORY_FILE_BYTES = 4_000_000
 """The size limit of a file to read; neither Holdfast nor a person writes a larger one."""
 
@@ -217,13 +215,11 @@ def folder_lock(folder: Path) -> Generator[None]:
     """Hold the lock of a folder, which is created if it does not exist."""
     create_private_folder(folder)
     descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, PRIVATE_FILE_MODE)
-    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     try:
-        while not try_lock(descriptor):
-            if time.monotonic() > deadline:
-                problem = f"another process has held the lock for {LOCK_TIMEOUT_SECONDS:g} s; try again later"
-                raise WorkspaceUnavailableError(str(folder), problem)
-            time.sleep(LOCK_POLL_SECONDS)
+        try:
+            wait_for_lock(descriptor)
+        except TimeoutError as error:
+            raise WorkspaceUnavailableError(str(folder), str(error)) from error
         yield
     finally:
         os.close(descriptor)
