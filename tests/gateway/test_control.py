@@ -656,7 +656,7 @@ async def test_a_body_for_the_gateway_itself_is_refused_as_soon_as_it_is_larger_
 
     assert (refused.status, json.loads(refused.body)) == (
         413,
-        {"error": "the body is too large: it may have 1,048,576 bytes"},
+        {"error": "the body is too large: it may have at most 1,048,576 bytes"},
     )
     largest = b'{"position": 0' + b" " * ((1 << 20) - 15) + b"}"
     assert await value(url, "/sessions/talk/pin", "POST", largest) == {"pinned": 0}

@@ -116,7 +116,7 @@ async def read_own_body(request: Request) -> bytes:
     async for piece in request.stream():
         body += piece
         if len(body) > MAX_OWN_BODY_BYTES:
-            raise AccessDeniedError(413, f"the body is too large: it may have {MAX_OWN_BODY_BYTES:,} bytes")
+            raise AccessDeniedError(413, f"the body is too large: it may have at most {MAX_OWN_BODY_BYTES:,} bytes")
     return bytes(body)
 
 
