@@ -455,7 +455,9 @@ CHANGES: st.SearchStrategy[log.Event] = st.one_of(
     st.builds(compacted, POSITIONS, POSITIONS, is_merged=st.booleans()),
     st.builds(log.Rewound, to=POSITIONS),
     st.sampled_from([log.ChangeUndone(), log.ChangeRedone(), log.ContextCleared(), log.TurnInterrupted()]),
-    st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
+    st.builds(
+        log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100), is_per_output=st.sampled_from([None, True])
+    ),
     st.builds(log.PlanChanged, text=st.text(max_size=3)),
 )
 

@@ -15,6 +15,7 @@ from holdfast.core.conversation.repair import positioned, positioned_repair, rep
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.history import events as log
+from holdfast.core.history.codec import from_record
 from holdfast.core.history.projection import Projection
 from holdfast.testing.chat import (
     JsonMessage,
@@ -49,7 +50,9 @@ EVENTS: st.SearchStrategy[log.Event] = st.one_of(
     st.builds(appended, st.sampled_from(MESSAGES), SCOPES),
     st.builds(appended, st.sampled_from(MESSAGES)),
     st.builds(compaction, POSITIONS, POSITIONS, POSITIONS, SCOPES, is_merged=st.booleans()),
-    st.builds(log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100)),
+    st.builds(
+        log.OutputsOffloaded, line=POSITIONS, max_chars=st.just(100), is_per_output=st.sampled_from([None, True])
+    ),
     st.builds(log.TurnsReducedToText, line=POSITIONS),
     st.builds(log.Rewound, to=POSITIONS),
     st.builds(log.Pinned, position=POSITIONS),
@@ -167,6 +170,22 @@ def test_words_alone_are_shown_of_turns_before_the_text_line_and_outputs_as_prev
     assert [(entry.position, entry.message.text) for entry in shown] == [(0, "a"), (3, "b"), (4, "c"), (5, ""), (6, "")]
     assert len(shown[-1].message.results[0].text) <= 100
     assert history.entries[6].message.results[0].text == "z" * 500
+
+
+def test_a_log_of_an_earlier_version_shows_the_previews_that_were_sent() -> None:
+    texts = ["a" * 90, "b" * 90, "c" * 300]
+    talk = [
+        user_message("a"),
+        tool_call_message("x"),
+        {**tool_result_message("x"), "content": [{"type": "text", "text": text} for text in texts]},
+    ]
+    earlier = from_record({"type": "context.outputs_offloaded", "data": {"line": 3, "maxChars": 100}})
+    history = RecordedHistory.replay([*map(appended, talk), earlier], format_named)
+
+    (result,) = history.projection(COUNTER).entries[2].message.results
+
+    notice = "\n[… 248 characters cut …]\n"
+    assert result.text == "\n".join([*texts[:2], "c" * 34 + notice + "c" * 18])
 
 
 def test_a_ledger_goes_on_where_it_was_and_begins_anew_when_the_past_changes() -> None:

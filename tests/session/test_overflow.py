@@ -9,6 +9,7 @@ from holdfast import Budget, EmptyConversationError, Session, validate
 from holdfast.core.history import events as log
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
@@ -124,6 +125,32 @@ async def test_cowagent_first_cuts_to_ten_thousand_characters_in_five_turns_and_
 def about(shapes: Sequence[tuple[object, int]]) -> list[tuple[object, int]]:
     """Return shapes in hundreds of characters: the notice of a cut takes fewer than a hundred."""
     return [(role, round(size, -2)) for role, size in shapes]
+
+
+@pytest.mark.seed("D-15")
+async def test_an_emergency_clips_a_result_of_several_texts_as_a_whole_and_later_requests_keep_it() -> None:
+    session = await Session.open("c1", store=MemoryStore(), policy="cowagent", model="gpt-5")
+    pages = [{"type": "text", "text": letter * 6_000} for letter in "abc"]
+    talk = [
+        user_message("go"),
+        tool_call_message("c"),
+        {**tool_result_message("c"), "content": pages},
+        assistant_message("done"),
+    ]
+    await session.record([*talk, user_message("and now?")])
+    await session.prepare(100_000)
+
+    smaller = await session.retry(SILENT, status=400)
+    more = [assistant_message("this"), user_message("good")]
+    await session.record(more)
+    later = await session.prepare(100_000)
+
+    notice = "\n[… 8,048 characters cut …]\n"
+    texts = "a" * 6_000, "b" * 634 + notice, "c" * 3_318
+    clipped = {**tool_result_message("c"), "content": [{"type": "text", "text": text} for text in texts]}
+    assert smaller.messages == [*talk[:2], clipped, talk[3], user_message("and now?")]
+    assert later.messages == [*smaller.messages, *more]
+    assert [proof.is_same for proof in rebuilt_requests(await session.events())] == [True] * 3
 
 
 @pytest.mark.seed("D-15")

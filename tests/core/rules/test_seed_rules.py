@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import SettingsError, counter_for
+from holdfast import SettingsError, counter_for, govern
 from holdfast.core.conversation.cuts import exchange_ranges, turn_ranges
 from holdfast.core.conversation.messages import Entry, Message
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
@@ -45,6 +45,7 @@ from holdfast.testing.chat import (
     tool_result_message,
     user_message,
 )
+from holdfast.testing.responses import output_message_item
 from holdfast.wire.formats import format_named
 from tests.support import tool_turn
 
@@ -82,6 +83,21 @@ def dialogue(count: int) -> list[JsonMessage]:
 def test_an_output_longer_than_the_threshold_keeps_its_head_and_says_how_long_it_was() -> None:
     assert head_of("x" * 2_000, 2_000) == "x" * 2_000
     assert head_of("x" * 2_001, 2_000) == "x" * 2_000 + "\n[…truncated, 2001 chars total]"
+
+
+@pytest.mark.seed("A-11")
+def test_a_shell_result_of_several_commands_is_cut_without_losing_how_they_ended() -> None:
+    def chunk(stdout: str, code: int) -> dict[str, Any]:
+        return {"stdout": stdout, "stderr": f"e{code}", "outcome": {"type": "exit", "exit_code": code}}
+
+    call = {"type": "shell_call", "call_id": "s", "action": {"commands": ["a", "b"]}, "status": "completed"}
+    output = {"type": "shell_call_output", "call_id": "s", "output": [chunk("x" * 5_000, 0), chunk("second", 1)]}
+    messages = [user_message("go"), call, output, output_message_item("ok"), user_message("now")]
+
+    request = govern(messages, format="openai-responses", policy="co-cli", budget=100_000, model="gpt-5")
+
+    head = "x" * 2_000 + "\n[…truncated, 5006 chars total]"
+    assert request.messages[2] == {**output, "output": [chunk(head, 0), chunk("", 1)]}
 
 
 @pytest.mark.seed("A-12", "A-48")
@@ -397,6 +413,23 @@ def test_long_results_of_historical_turns_keep_both_ends_and_the_current_turn_is
         *tool_turn(0, "x" * 20_000),
         user_message("now"),
     ]
+
+
+@pytest.mark.seed("D-8")
+def test_a_long_result_of_several_texts_keeps_both_ends_too() -> None:
+    pages = [{"type": "text", "text": letter * 9_000} for letter in "abc"]
+    messages = [
+        user_message("go"),
+        tool_call_message("a"),
+        {**tool_result_message("a"), "content": pages},
+        user_message("now"),
+    ]
+
+    cut = sent(KeepEnds().apply(view(*messages)))
+
+    notice = "\n[… 7,048 characters cut …]\n"
+    assert [page["text"] for page in cut[2]["content"]] == ["a" * 9_000, "b" * 4_301 + notice, "c" * 6_651]
+    assert (cut[:2], cut[3:]) == (messages[:2], messages[3:])
 
 
 @pytest.mark.seed("D-2")

@@ -6,7 +6,7 @@ several. Without the tool the notice has no handle, because an unusable handle i
 """
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.json_values import Json, dump_json, parse_json, replace_surrogates
@@ -67,23 +67,75 @@ def clip_text(text: str, max_chars: int, handle: str = "") -> str:
 
 
 def clip_outputs(
-    message: Message, max_chars: int, position: int | None = None, *, keep_recall_answers: bool = False
+    message: Message,
+    max_chars: int,
+    position: int | None = None,
+    *,
+    keep_recall_answers: bool = False,
+    is_per_text: bool = False,
 ) -> Message:
     """Return the message with its tool output clipped; the message itself if there is nothing to clip.
 
     `position` is the position of the message if the model can recall the rest, otherwise None.
-    `keep_recall_answers` leaves answers of the recall tool unchanged.
+    `keep_recall_answers` leaves answers of the recall tool unchanged. `max_chars` is the length of a whole output; with
+    `is_per_text` that of each of its texts, as in logs of earlier versions.
     """
     parts = list(message.parts)
     for number, part in enumerate(parts):
         if (
             isinstance(part, ToolResult)
-            and any(isinstance(inner, Text) and len(inner.text) > max_chars for inner in part.content)
+            and _longest_text(part, is_per_text=is_per_text) > max_chars
             and not (keep_recall_answers and part.is_recall_answer)
         ):
             handle = part_handles(message, position)[number]
-            parts[number] = part.with_content(tuple(_clip_content(inner, max_chars, handle) for inner in part.content))
+            if is_per_text or output_chars(part) == _longest_text(part, is_per_text=True):
+                content = tuple(_clip_content(inner, max_chars, handle) for inner in part.content)
+            else:
+                content = tuple(_clip_texts(part.content, output_chars(part), max_chars, handle))
+            parts[number] = part.with_content(content)
     return message.with_parts(tuple(parts)) if any(map(operator.is_not, parts, message.parts)) else message
+
+
+def output_chars(result: ToolResult) -> int:
+    """Return the length of all texts of an output."""
+    return sum(len(part.text) for part in result.content if isinstance(part, Text))
+
+
+def _longest_text(result: ToolResult, *, is_per_text: bool) -> int:
+    if not is_per_text:
+        return output_chars(result)
+    return max((len(part.text) for part in result.content if isinstance(part, Text)), default=0)
+
+
+def _clip_texts(content: Sequence[Content], total: int, max_chars: int, handle: str) -> Iterator[Content]:
+    """Yield the content of an output of several texts: those at its beginning and its end, with a notice between."""
+    how = _recall_hint(handle)
+    keep = max(0, max_chars - NOTICE_ROOM - len(how))
+    head = int(keep * CLIP_HEAD_SHARE)
+    tail_start = total - (keep - head)
+    notice, start = f"\n[… {total - keep:,} characters cut{how} …]\n", 0
+    for part in content:
+        if not isinstance(part, Text):
+            yield part
+            continue
+        stop = start + len(part.text)
+        if stop <= head or start >= tail_start:
+            yield part
+        else:
+            # The notice stands in the first text that is cut.
+            kept = part.text[: max(0, head - start)] + notice + part.text[max(0, tail_start - start) :]
+            yield from text_instead(part, kept)
+            notice = ""
+        start = stop
+
+
+def text_instead(part: Text, text: str) -> Iterator[Text]:
+    """Yield what remains of a text of an output.
+
+    Nothing does if it is blank, unless the text is a field of its own, such as the output of one of a shell's commands.
+    """
+    if text.strip() or part.native is None:
+        yield part.with_text(text)
 
 
 def clip_user_texts(message: Message, max_chars: int) -> Message:

@@ -270,7 +270,13 @@ class Context:
         if offloaded is None or position >= offloaded.line or position in self.pins:
             return entry
         place = position if self.has_recall else None
-        shorter = clip_outputs(entry.message, offloaded.max_chars, place, keep_recall_answers=self.has_recall)
+        shorter = clip_outputs(
+            entry.message,
+            offloaded.max_chars,
+            place,
+            keep_recall_answers=self.has_recall,
+            is_per_text=not offloaded.is_per_output,
+        )
         if position < offloaded.prompts_before:
             shorter = clip_user_texts(shorter, offloaded.max_chars)
         return entry if shorter is entry.message else entry.with_message(shorter)

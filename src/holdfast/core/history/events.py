@@ -146,6 +146,9 @@ class OutputsOffloaded:
     max_chars: int
     prompts_before: int = 0
     """Texts of the user before this position are shortened to the same length; 0 if none is."""
+    is_per_output: bool | None = None
+    """Whether a whole output has this length; None if each of its texts has: in logs of earlier versions, and where
+    every output is one text."""
     effect: Effect | None = None
     reason: str = ""
     scope: str = MAIN

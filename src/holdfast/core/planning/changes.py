@@ -87,8 +87,15 @@ def step_event(step: OffloadOutputs | ReduceTurnsToText, plan_input: PlanInput, 
     scope = plan_input.situation.scope
     if isinstance(step, ReduceTurnsToText):
         return add_effect(log.TurnsReducedToText(line=step.before, reason=reason, scope=scope), plan_input)
+    results = (result for entry in plan_input.projection.entries for result in entry.message.results)
+    has_several_texts = any(len(result.content) > 1 for result in results)
     event = log.OutputsOffloaded(
-        line=step.before, max_chars=step.max_chars, prompts_before=step.prompts_before, reason=reason, scope=scope
+        line=step.before,
+        max_chars=step.max_chars,
+        prompts_before=step.prompts_before,
+        is_per_output=has_several_texts or None,
+        reason=reason,
+        scope=scope,
     )
     return add_effect(event, plan_input)
 

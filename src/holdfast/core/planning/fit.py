@@ -554,7 +554,7 @@ class ViewFitter:
         for entry in entries:
             is_fixed = entry.position in self._protection.fixed
             position = self._recall_position(entry.position)
-            message = entry.message if is_fixed else clip_outputs(entry.message, longest, position)
+            message = entry.message if is_fixed else clip_outputs(entry.message, longest, position, is_per_text=True)
             texts = [*message.parts, *(inner for result in message.results for inner in result.content)]
             size = max((len(part.text) for part in texts if isinstance(part, Text)), default=0)
             if size > longest and entry.position is not None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from holdfast.core.conversation.cuts import exchange_ranges, turn_ranges
 from holdfast.core.conversation.messages import Content, Entry, Message, Text, ToolResult
-from holdfast.core.conversation.shorten import clip_outputs
+from holdfast.core.conversation.shorten import clip_outputs, output_chars, text_instead
 from holdfast.core.schema import check_fields, integer_bounds
 from holdfast.dataclass import dataclass
 from holdfast.text import lazy_pattern
@@ -81,7 +81,7 @@ def _with_heads(message: Message, max_chars: int, *, keep_recall_answers: bool) 
 
 def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
     """Return a result with the head of its text; if it has several texts, the later ones are dropped first."""
-    total = sum(len(part.text) for part in result.content if isinstance(part, Text))
+    total = output_chars(result)
     if max_chars == 0 or total <= max_chars:
         return result
     content: list[Content] = []
@@ -94,6 +94,8 @@ def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
             left -= len(kept)
             notice = "" if left > 0 else truncation_notice(total)
             content.append(part if kept == part.text and not notice else part.with_text(kept + notice))
+        else:
+            content += text_instead(part, "")
     return result.with_content(tuple(content))
 
 

@@ -20,7 +20,8 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.core.conversation.cuts import next_cut, reasoning_exchange, uncuttable_span
-from holdfast.core.conversation.messages import Entry, Text, ToolCall
+from holdfast.core.conversation.messages import Entry, ToolCall
+from holdfast.core.conversation.shorten import output_chars
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history.events import MAIN, Summary
@@ -479,5 +480,4 @@ class Offload:
             return 0
         keeps_recall = plan_input.projection.context.has_recall
         results = (result for result in entry.message.results if not (keeps_recall and result.is_recall_answer))
-        texts = (part.text for result in results for part in result.content if isinstance(part, Text))
-        return sum(max(0, len(text) - self.max_chars) for text in texts) // OFFLOAD_CHARS_PER_TOKEN
+        return sum(max(0, output_chars(result) - self.max_chars) for result in results) // OFFLOAD_CHARS_PER_TOKEN
