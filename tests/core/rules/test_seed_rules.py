@@ -85,6 +85,17 @@ def test_an_output_longer_than_the_threshold_keeps_its_head_and_says_how_long_it
     assert head_of("x" * 2_001, 2_000) == "x" * 2_000 + "\n[…truncated, 2001 chars total]"
 
 
+@pytest.mark.seed("A-15")
+def test_an_output_that_was_cut_before_goes_on_saying_how_long_it_was() -> None:
+    messages = [*tool_turn(0, "x" * 5_000), user_message("now")]
+
+    once = govern(messages, policy="co-cli", budget=100_000, model="gpt-4o").messages
+    again = govern(once, policy="co-cli", budget=100_000, model="gpt-4o").messages
+
+    assert once[2]["content"] == "x" * 2_000 + "\n[…truncated, 5000 chars total]"
+    assert again == once
+
+
 @pytest.mark.seed("A-11")
 def test_a_shell_result_of_several_commands_is_cut_without_losing_how_they_ended() -> None:
     def chunk(stdout: str, code: int) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def _with_heads(message: Message, max_chars: int, *, keep_recall_answers: bool) 
 def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
     """Return a result with the head of its text; if it has several texts, the later ones are dropped first."""
     total = output_chars(result)
-    if max_chars == 0 or total <= max_chars:
+    if max_chars == 0 or total <= max_chars or _was_cut(result, max_chars):
         return result
     content: list[Content] = []
     left = max_chars
@@ -97,6 +97,12 @@ def _with_head(result: ToolResult, max_chars: int) -> ToolResult:
         else:
             content += text_instead(part, "")
     return result.with_content(tuple(content))
+
+
+def _was_cut(result: ToolResult, max_chars: int) -> bool:
+    """Return whether an output was cut before, so that its notice already states the full length."""
+    text = "".join(part.text for part in result.content if isinstance(part, Text))
+    return _NOTICE.fullmatch(text, max_chars) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
