@@ -7,6 +7,8 @@ import pytest
 
 from holdfast import Budget, EmptyConversationError, Session, validate
 from holdfast.core.history import events as log
+from holdfast.core.history.context import CONTEXT_CHANGES
+from holdfast.core.planning.rules.cowagent import EMERGENCY_REASON
 from holdfast.errors import HoldfastError, ModelBusyError, ModelOverflowError, ModelRefusedError
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.maintenance.verify import rebuilt_requests
@@ -151,6 +153,25 @@ async def test_an_emergency_clips_a_result_of_several_texts_as_a_whole_and_later
     assert smaller.messages == [*talk[:2], clipped, talk[3], user_message("and now?")]
     assert later.messages == [*smaller.messages, *more]
     assert [proof.is_same for proof in rebuilt_requests(await session.events())] == [True] * 3
+
+
+@pytest.mark.seed("D-15")
+async def test_an_emergency_that_clips_nothing_is_undone_by_one_undo() -> None:
+    async with Session.open("c1", store=MemoryStore(), policy="cowagent", model="gpt-5") as session:
+        talk = [made(f"{made.__name__} {turn}") for turn in range(6) for made in (user_message, assistant_message)]
+        await session.record([*talk, user_message("now")])
+        await session.prepare(100_000)
+
+        smaller = await session.retry(SILENT, status=400)
+        changes = [event for event in await session.events() if isinstance(event, CONTEXT_CHANGES)]
+        undone = await session.undo()
+        whole = await session.prepare(100_000)
+
+    assert smaller.messages == [*talk[4:], user_message("now")]
+    assert [(event.KIND, getattr(event, "reason", "")) for event in changes] == [
+        ("session.compaction_complete", EMERGENCY_REASON)
+    ]
+    assert (undone, whole.messages) == (True, [*talk, user_message("now")])
 
 
 @pytest.mark.seed("D-15")

@@ -389,7 +389,7 @@ class RequestBuilder:
             if not plan.now or rounds == MAX_PLAN_ROUNDS:
                 break
             for step in plan.now:
-                reason = "; ".join((*plan.reasons, *view.reasons))
+                reason = "; ".join(dict.fromkeys((*plan.reasons, *view.reasons)))
                 if await self._apply_step(step, plan_input, reason, may_wait=may_wait):
                     return None
                 plan_input = self.plan_input(options, calibration)

@@ -117,8 +117,8 @@ class Emergency(CompactionRule):
         if len(spans) > self.max_turns:
             stop, count = projection.position_at(spans[-self.max_turns].start), len(spans) - self.max_turns
             yield CompactSpan(span=Span(start=0, stop=stop, count=count), by="nothing", trigger="context_limit_retry")
-        whole = {id(entry) for entry in projection.entries}
-        if any(id(entry) not in whole for entry in self.shrink(projection.entries, pins)):
+        whole = {id(entry.message) for entry in projection.entries}
+        if any(id(entry.message) not in whole for entry in self.shrink(projection.entries, pins)):
             prompt = projection.newest_prompt
             yield OffloadOutputs(
                 before=projection.context.length,
