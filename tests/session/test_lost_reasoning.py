@@ -76,15 +76,20 @@ def test_no_list_that_was_shortened_asks_for_reasoning_that_it_lacks(policy: str
             assert (orphans(request.messages), validate(request.messages, "openai-responses")) == ([], [])
 
 
-@pytest.mark.parametrize("policy", ["default", "cowagent", "co-cli"])
-async def test_no_request_of_a_session_asks_for_reasoning_that_it_lacks_and_each_is_rebuilt(policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "budget"),
+    [("default", 2_500), ("cowagent", 2_500), ("co-cli", 2_500), ("copilot", 2_500), ("inkeep", 60_000)],
+)
+async def test_no_request_of_a_session_asks_for_reasoning_that_it_lacks_and_each_is_rebuilt(
+    policy: str, budget: int
+) -> None:
     store = MemoryStore()
     repairs = 0
     async with Session.open("s", store=store, model="gpt-5", policy=policy, format="openai-responses") as session:
         for item in ITEMS:
             await session.record([item])
             if item.get("role") == "user" or (item.get("call_id", "").endswith("b") and "output" in item):
-                request = await session.prepare(2_500)
+                request = await session.prepare(budget)
                 repairs += sum(one.description == NOTE for one in request.receipt.repairs)
                 assert orphans(request.messages) == []
         events = await session.events()

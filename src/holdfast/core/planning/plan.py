@@ -165,8 +165,7 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
             view = _process(view, plan_input, name, stage)
     sendable = _view_within_limits(view, plan_input, policy)
     view = sendable or fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
-    # The requests of presets with fixed limits or a truncator are frozen with the ids.
-    if plan_input.situation.batching.reasoned_types and policy.truncator is None and policy.limits is None:
+    if plan_input.situation.batching.reasoned_types:
         view = _without_lost_reasoning(view, plan_input)
     return view
 
