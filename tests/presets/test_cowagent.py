@@ -7,8 +7,9 @@ import pytest
 from holdfast import Session, read_policy
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.history import events as log
+from holdfast.core.history.context import CONTEXT_CHANGES
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.chat import JsonMessage, user_message
+from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
 from tests.presets.play import Play, kinds, made_turn
 
@@ -129,6 +130,23 @@ async def test_tokens_over_fifty_thousand_in_fewer_than_five_turns_leave_only_wo
     assert flat[reduced - 1].tokens.counted <= MAX_TOKENS
     assert flat[-1].messages == [*words, *turns[2].messages[:-1]]
     assert session.history.context().state.compactions == (), "fewer than five turns are never trimmed"
+
+
+@pytest.mark.seed("D-13")
+async def test_few_turns_that_are_text_already_are_not_reduced_again_and_undo_has_nothing_to_take_back() -> None:
+    async with Session.open("c1", model=MODEL, policy="cowagent") as session:
+        for number in range(3):
+            await session.record([user_message(f"Prompt {number}: " + "word " * 16_000)])
+            await session.prepare(100_000)
+            await session.record([assistant_message(f"Answer {number}.")])
+        await session.record([user_message("Prompt 3: " + "word " * 16_000)])
+        request = await session.prepare(100_000)
+        changes = [event for event in await session.events() if isinstance(event, CONTEXT_CHANGES)]
+        undone = await session.undo()
+
+    assert (changes, undone) == ([], False)
+    assert not any("reduced to its text" in reason for reason in request.receipt.reasons)
+    assert request.messages[-1]["content"].startswith("Prompt 3: ")
 
 
 @pytest.mark.seed("D-16", "D-17", "D-18", "D-25")

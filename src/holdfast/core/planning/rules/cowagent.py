@@ -188,7 +188,10 @@ class CowAgentCompaction(CompactionRule):
             return self._trim_proposal(plan_input, half_cut(entries), reason)
         current = turn_ranges(entries)[-1].start if count else 0
         step = ReduceTurnsToText(before=plan_input.projection.position_at(current))
-        if not current or step.before <= plan_input.projection.context.state.text_only_before:
+        old = plan_input.projection.entries[:current]
+        is_text = step.before <= plan_input.projection.context.state.text_only_before or turns_as_text(old) == old
+        if is_text:
+            # There is nothing to reduce, so an event would change nothing.
             return self._summary_proposal(plan_input)
         return Plan(
             now=(step,), reasons=(f"{reason}, and there are fewer than {FEW_TURNS} turns: each is reduced to its text",)
