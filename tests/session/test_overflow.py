@@ -129,6 +129,23 @@ def about(shapes: Sequence[tuple[object, int]]) -> list[tuple[object, int]]:
     return [(role, round(size, -2)) for role, size in shapes]
 
 
+@pytest.mark.seed("C-37")
+@pytest.mark.parametrize(("refusal", "tenths"), [(OVERFLOW, [9, 7]), (SILENT, [7, 4])])
+async def test_copilot_leaves_more_room_only_after_a_refusal_that_names_no_lower_limit(
+    refusal: Any, tenths: list[int]
+) -> None:
+    session = await Session.open("c1", store=MemoryStore(), policy="copilot", model="gpt-5")
+    talk = [made("word " * 30) for _ in range(120) for made in (user_message, assistant_message)]
+    await session.record([*talk, user_message("the newest question")])
+    await session.prepare(100_000)
+
+    for _ in tenths:
+        await session.retry(refusal, status=400)
+
+    cut = [event for event in await session.events() if isinstance(event, log.RequestTruncated)]
+    assert [int(10 * event.post_truncation_tokens / event.token_limit) for event in cut] == tenths
+
+
 @pytest.mark.seed("D-15")
 async def test_an_emergency_clips_a_result_of_several_texts_as_a_whole_and_later_requests_keep_it() -> None:
     session = await Session.open("c1", store=MemoryStore(), policy="cowagent", model="gpt-5")

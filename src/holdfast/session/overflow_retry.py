@@ -6,6 +6,7 @@ The log does not change. Errors other than "too long" are raised unchanged.
 """
 
 from dataclasses import field, replace
+from math import inf
 
 from holdfast.core.history.events import MAIN
 from holdfast.core.planning.situation import MIN_BUDGET_TOKENS, Budget
@@ -29,6 +30,10 @@ class _RetryState:
     last_request: Request
     """The last request, which the provider has rejected or may reject."""
     refusals: int = 0
+    limit: int | None = None
+    """The lowest limit that the rejections have named."""
+    lowered_limits: int = 0
+    """How many of the rejections named a lower limit than those before."""
     refused_hashes: set[str] = field(default_factory=set[str])
 
 
@@ -61,6 +66,9 @@ class OverflowRetry:
         allowed = _allowed_tokens(state.prepared.request.receipt.budget, problem.limit)
         base, emergency = min(state.last_request.tokens.total, allowed), self._builder.policy.emergency
         state.refused_hashes.add(state.last_request.hash)
+        if problem.limit is not None and is_plausible_window(problem.limit) and problem.limit < (state.limit or inf):
+            state.limit = problem.limit
+            state.lowered_limits += 1
         while state.refusals < len(RETRY_SHARES):
             size = int(base * RETRY_SHARES[state.refusals])
             state.refusals += 1
@@ -68,8 +76,9 @@ class OverflowRetry:
                 # The policy says by itself how much less is sent.
                 size = allowed
             budget = Budget(max(MIN_BUDGET_TOKENS, size), source="provider")
+            retry = replace(options, budget=budget, refusals=state.refusals, lowered_limits=state.lowered_limits)
             try:
-                request = await self._builder.prepare(replace(options, budget=budget, refusals=state.refusals))
+                request = await self._builder.prepare(retry)
             except CannotFitError:
                 # Protected messages alone exceed this budget: a later retry removes everything else.
                 if state.refusals == len(RETRY_SHARES):

@@ -88,6 +88,8 @@ class RequestOptions:
     scope: str = log.MAIN
     refusals: int = 0
     """How often the provider has rejected it as too long."""
+    lowered_limits: int = 0
+    """How many of these rejections named a lower limit than those before."""
     without_summarizer: bool = False
     """Whether to plan as if no model could write summaries."""
     is_requested: bool = False
@@ -332,6 +334,7 @@ class RequestBuilder:
             and run.scope == options.scope,
             has_recall=options.scope in state.recall_scopes,
             refusals=options.refusals,
+            lowered_limits=options.lowered_limits,
         )
 
     async def read_calibration(self, options: RequestOptions) -> None:

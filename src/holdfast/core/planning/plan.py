@@ -281,7 +281,7 @@ def _truncate(view: View, plan_input: PlanInput, policy: Policy) -> View:
     if policy.truncator is None:
         return view
     situation = plan_input.situation
-    truncator = policy.truncator.after_refusals(situation.refusals)
+    truncator = policy.truncator.after_refusals(situation.refusals - situation.lowered_limits)
     limit, static = situation.limit, situation.extras_tokens + REPLY_OVERHEAD
     if view.tokens + static <= limit * (1 - truncator.retry_buffer) and is_valid_history(
         view.entries, situation.batching

@@ -228,6 +228,8 @@ class Situation:
     """Whether the model has the recall tool: only then do markers explain how to use it."""
     refusals: int = 0
     """How often in a row the provider has refused this request as too long."""
+    lowered_limits: int = 0
+    """How many of these refusals named a lower limit than those before."""
     extras_tokens: int = field(init=False)
     """Tokens of the tools and of the system text outside the messages."""
     usable_tokens: int = field(init=False)
