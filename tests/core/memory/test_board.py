@@ -199,3 +199,23 @@ def test_a_line_whose_note_says_nothing_is_a_line_of_a_person_and_stays(noted: s
     content = f"# Board\n\n- Use tabs. <!-- {noted} -->\n"
 
     assert (parse_board(content).notes, str(parse_board(content))) == ((), content)
+
+
+def test_what_a_person_notes_in_the_json_of_a_comment_stays_when_the_entry_is_offered() -> None:
+    by_hand = (
+        '- Use tabs <!-- {"ticket": "OPS-12", "why": {"by": "x > y"}} -->\n'
+        '- Run make <!-- {"from": "the handbook", "added": "last May", "used": "often"} -->\n'
+        '- No cron <!-- {"id": "abcd", "added": "2026-11-15", "used": 2, "ticket": "OPS-13"} -->\n'
+    )
+    board = parse_board(by_hand)
+    ids = [entry.id for entry in board.notes]
+
+    offered = parse_board(str(board.with_uses(ids, LATER))).with_uses(ids, LATER)
+
+    assert str(offered) == (
+        f'- Use tabs <!-- {{"ticket": "OPS-12", "why": {{"by": "x \\u003e y"}}, "id": "{ids[0]}", "used": 2, '
+        f'"last": "{LATER}"}} -->\n'
+        f'- Run make <!-- {{"from": "the handbook", "added": "last May", "id": "{ids[1]}", "used": 2, '
+        f'"last": "{LATER}"}} -->\n'
+        f'- No cron <!-- {{"ticket": "OPS-13", "id": "abcd", "added": "{DAY}", "used": 4, "last": "{LATER}"}} -->\n'
+    )

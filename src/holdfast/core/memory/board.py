@@ -45,6 +45,8 @@ class BoardNote:
     """The day it was last offered or proposed again."""
     sources: tuple[str, ...] = ()
     """Its sources, such as `SESSION #12`; empty if a person wrote it."""
+    others: str = ""
+    """What else a person has put into the JSON of the comment, as JSON without its braces."""
 
     def __str__(self) -> str:
         """Return the entry as a line of the file."""
@@ -55,10 +57,10 @@ class BoardNote:
             "last": self.last_used_on,
             "from": list(self.sources),
         }
-        known = {name: value for name, value in facts.items() if value}
-        # No ">" of a name may end the comment, and no "<" may begin a tag.
-        comment = json.dumps(known, ensure_ascii=True).replace(">", "\\u003e").replace("<", "\\u003c")
-        return f"- {self.text} <!-- {comment} -->"
+        own = json.dumps({name: value for name, value in facts.items() if value})[1:-1]
+        # Of two equal names a reader takes the last. No ">" of a name may end the comment, no "<" may begin a tag.
+        comment = ", ".join(filter(None, (self.others, own))).replace(">", "\\u003e").replace("<", "\\u003c")
+        return f"- {self.text} <!-- {{{comment}}} -->"
 
 
 BoardLine: TypeAlias = BoardNote | str
@@ -209,11 +211,12 @@ def _parse_note(line: str, taken: set[str]) -> BoardNote | None:
         return None
     try:
         facts: object = json.loads(comment)
+        if not isinstance(facts, dict):
+            return None
+        known = cast("dict[str, object]", facts)
+        others = json.dumps({name: value for name, value in known.items() if not _is_own_fact(name, value)})[1:-1]
     except (ValueError, RecursionError):
         return None
-    if not isinstance(facts, dict):
-        return None
-    known = cast("dict[str, object]", facts)
     used, sources, own_id = known.get("used"), known.get("from"), known.get("id")
     if not isinstance(own_id, str) or not re.fullmatch(r"[0-9a-f]{4,64}", own_id) or own_id in taken:
         own_id = _free_id(text, taken)
@@ -224,7 +227,17 @@ def _parse_note(line: str, taken: set[str]) -> BoardNote | None:
         offered_count=used if isinstance(used, int) and used >= 0 else 0,
         last_used_on=_valid_day(known.get("last")),
         sources=tuple(map(str, cast("list[object]", sources))) if isinstance(sources, list) else (),
+        others=others,
     )
+
+
+def _is_own_fact(name: str, value: object) -> bool:
+    """Return whether a name and its value in the comment of an entry are ours, or say nothing."""
+    if name == "id" or not value:
+        return name in {"id", "added", "used", "last", "from"}
+    if name in {"added", "last"}:
+        return bool(_valid_day(value))
+    return isinstance(value, list if name == "from" else int) and name in {"used", "from"}
 
 
 def _split_comment(line: str) -> tuple[str, str]:
