@@ -1008,3 +1008,44 @@ async def test_a_call_that_is_approved_after_the_user_has_gone_on_takes_nothing_
     assert texts(model.calls[3].input) == said
     assert await kept_texts(kept) == ([*said, "bye"], [])
     await kept.close()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("second", ["no, wait", "delete a"])
+async def test_a_late_approval_leaves_a_turn_that_had_no_answer_in_the_session(
+    tmp_path: Path, second: str, *, is_restarted: bool
+) -> None:
+    @function_tool(needs_approval=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        return f"deleted {path}"
+
+    def open_kept() -> HoldfastSession:
+        return HoldfastSession("s", store=f"sqlite:///{tmp_path / 'chats.db'}")
+
+    kept = open_kept()
+    call = function_call("delete", '{"path": "a"}', call_id="call_1", item_id="fc_1")
+    answers = [[assistant_message(text, item_id=f"msg_{text}")] for text in ("done", "bye")]
+    model = ScriptedModel([[call], ModelStep(error=RuntimeError("down")), *answers])
+    agent = Agent(name="a", model=model, tools=[delete])
+
+    async def run(given: Any) -> Any:
+        return await Runner.run(agent, given, session=kept, run_config=kept.run_config())
+
+    state = (await run("delete a")).to_state()
+    with pytest.raises(RuntimeError):
+        await run(second)
+    if is_restarted:
+        await kept.close()
+        kept = open_kept()
+        state = await RunState.from_string(agent, state.to_string())
+    state.approve(state.get_interruptions()[0])
+    await run(state)
+    await run("thanks")
+
+    said = ["delete a", second, "", "deleted a", "done", "thanks"]
+    assert texts(model.calls[3].input) == said
+    assert await kept_texts(kept) == ([*said, "bye"], [])
+    items: list[Any] = [dict(item) for item in await kept.get_items()]
+    assert [item.get("call_id") for item in items[2:4]] == ["call_1", "call_1"]
+    await kept.close()

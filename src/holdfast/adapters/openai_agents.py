@@ -27,6 +27,7 @@ from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_bu
 from holdfast.bare_list import govern
 from holdfast.core.conversation.json_values import copied_json, encode_canonical_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.history.events import MAIN, MessageAppended
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -36,6 +37,7 @@ from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.delegation import DelegateContext
+from holdfast.session.session import Session
 from holdfast.stores.base import Store, check_session_id
 from holdfast.wire.formats import canonical_message, format_named
 from holdfast.wire.request import Request
@@ -134,8 +136,6 @@ class HoldfastSession:
         """The one that has read them last."""
         self._recorded_call_ids: dict[str, str] = {}
         """The ids of calls in the log, by those that `get_items` has given them because they were used before."""
-        self._unanswered_calls: dict[str, Item] = {}
-        """The calls that a list has left out, by their ids: those that wait for a person when the user goes on."""
         self._is_filter_checked = False
         """Whether the filter was called, or its absence was reported."""
         self._mcp_tools: tuple[Agent[Any], Sequence[Mapping[str, object]]] | None = None
@@ -243,8 +243,8 @@ class HoldfastSession:
                     filtered.remove(said)
                 else:
                     new.append(item)
-            if self._unanswered_calls:
-                new = _with_calls(new, before, self._unanswered_calls)
+            if answered := _answered_elsewhere(new, before):
+                new = _with_calls(new, await _recorded_calls(conversation.session, answered))
             await self._end_sub_agents(new, conversation, len(before))
             return new
 
@@ -423,11 +423,6 @@ class HoldfastSession:
                 await self._end_sub_agents(items, conversation)
                 await self._end_left_behind()
                 if not is_longer:
-                    listed = {item.get("call_id") for item in items}
-                    calls = (item for item in known if item.get("type") == "function_call")
-                    self._unanswered_calls |= {
-                        str(one.get("call_id")): one for one in calls if one.get("call_id") not in listed
-                    }
                     for run in self._runs:
                         run.start = _length_of_read(known[: run.start], items)
                 return await conversation.prepare(items, options), conversation
@@ -455,17 +450,18 @@ class HoldfastSession:
         is_handed_over = run is not None and run.is_handed_over_to(agent)
         if not begins_alike:
             return True
-        if is_handed_over and items[: len(known)] != known:
-            return bool(Counter(map(_said_key, known)) - Counter(map(_said_key, items)))
         if run is None or items[: len(known)] == known:
             return False
-        said = list(map(_said, items))
+        # Counted, because people say the same more than once.
+        left_out = Counter(map(_said_key, known)) - Counter(map(_said_key, items))
+        if is_handed_over:
+            return bool(left_out)
         newest = next((item for item in reversed(known[: run.start]) if "role" in item), None)
-        if newest is not None and _said(newest) not in said:
+        if newest is not None and _said_key(newest) in left_out:
             return True
         if len(items) >= len(known):
             return False
-        return any(one not in said for one in run.added)
+        return any(encode_canonical_json(one) in left_out for one in run.added)
 
     async def _sub_agent(
         self,
@@ -751,16 +747,31 @@ def _length_of_read(read: Sequence[Item], items: Sequence[Item]) -> int:
     return found[min(count, len(found)) - 1] + 1
 
 
-def _with_calls(new: Sequence[Item], before: Sequence[Item], calls: Mapping[str, Item]) -> list[Item]:
-    """Return new items with the calls of their outputs that neither they nor the items before them hold."""
-    known = {item.get("call_id") for item in (*before, *new) if item.get("type") == "function_call"}
-    completed = list[Item]()
+def _answered_elsewhere(new: Sequence[Item], before: Sequence[Item]) -> set[str]:
+    """Return the ids of the calls that have outputs in new items and are neither in them nor in those before them."""
+    outputs = {str(item.get("call_id")) for item in new if item.get("type") == "function_call_output"}
+    if not outputs:
+        return outputs
+    return outputs - {str(item.get("call_id")) for item in (*before, *new) if item.get("type") == "function_call"}
+
+
+async def _recorded_calls(session: Session, call_ids: set[str]) -> dict[str, Item]:
+    """Return calls of the main agent from the log, by their ids, the newest of each.
+
+    A call that waits for a person is not in the list with which the user goes on, so that it is taken back; its output
+    may come much later, and in another process.
+    """
+    own = (one for one in await session.events() if isinstance(one, MessageAppended) and one.scope == MAIN)
+    calls = (dict(one.native) for one in own if one.native.get("type") == "function_call")
+    return {str(call["call_id"]): call for call in calls if str(call.get("call_id")) in call_ids}
+
+
+def _with_calls(new: Sequence[Item], calls: Mapping[str, Item]) -> list[Item]:
+    """Return new items with these calls before their outputs."""
+    left, completed = dict(calls), list[Item]()
     for item in new:
-        call_id = str(item.get("call_id"))
-        if item.get("type") == "function_call_output" and call_id in calls and call_id not in known:
-            completed.append(calls[call_id])
-            known.add(call_id)
-        completed.append(item)
+        call = left.pop(str(item.get("call_id")), None)
+        completed += [item] if call is None else [copied_json(call), item]
     return completed
 
 
