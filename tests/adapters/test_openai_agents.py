@@ -1049,3 +1049,44 @@ async def test_a_late_approval_leaves_a_turn_that_had_no_answer_in_the_session(
     items: list[Any] = [dict(item) for item in await kept.get_items()]
     assert [item.get("call_id") for item in items[2:4]] == ["call_1", "call_1"]
     await kept.close()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_run_that_is_resumed_after_a_filtered_handoff_leaves_what_was_filtered_out_in_the_session(
+    tmp_path: Path, *, is_restarted: bool
+) -> None:
+    @function_tool
+    async def look(path: str) -> str:
+        """Look at a file."""
+        return f"{path} is here"
+
+    @function_tool(needs_approval=True)
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        return f"deleted {path}"
+
+    def open_kept() -> HoldfastSession:
+        return HoldfastSession("s", store=f"sqlite:///{tmp_path / 'chats.db'}")
+
+    kept = open_kept()
+    calls = [
+        [function_call(name, arguments, call_id=f"call_{at}", item_id=f"fc_{at}")]
+        for at, (name, arguments) in enumerate(
+            [("look", '{"path": "a"}'), ("transfer_to_cleaner", "{}"), ("delete", '{"path": "a"}')]
+        )
+    ]
+    model = ScriptedModel([*calls, [assistant_message("done", item_id="msg_1")]])
+    cleaner = Agent(name="cleaner", model=model, tools=[delete])
+    agent = Agent(name="a", model=model, tools=[look], handoffs=[handoff(cleaner, input_filter=remove_all_tools)])
+    state = (await Runner.run(agent, "delete a", session=kept, run_config=kept.run_config())).to_state()
+    if is_restarted:
+        await kept.close()
+        kept = open_kept()
+        state = await RunState.from_string(agent, state.to_string())
+    state.approve(state.get_interruptions()[0])
+
+    await Runner.run(agent, state, session=kept, run_config=kept.run_config())
+
+    assert texts(model.calls[-1].input) == ["delete a", "", "deleted a"]
+    assert await kept_texts(kept) == (["delete a", "", "a is here", "", "deleted a", "done"], [])
+    await kept.close()

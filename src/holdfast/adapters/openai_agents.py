@@ -459,6 +459,10 @@ class HoldfastSession:
         newest = next((item for item in reversed(known[: run.start]) if "role" in item), None)
         if newest is not None and _said_key(newest) in left_out:
             return True
+        # A run that is resumed after a handoff has what the filter has left of the list, and begins with the new agent.
+        listed = {item.get("call_id") for item in items}
+        if any(one.get("type") == "function_call_output" and one.get("call_id") not in listed for one in known):
+            return True
         if len(items) >= len(known):
             return False
         return any(encode_canonical_json(one) in left_out for one in run.added)
