@@ -217,6 +217,34 @@ async def test_calls_that_wait_for_approval_are_gone_on_with_by_conversation_alo
     assert await counted(await governed.open(), log.TurnInterrupted) == 0
 
 
+async def test_calls_that_wait_for_approval_after_a_stream_are_gone_on_with_by_conversation_alone() -> None:
+    async def answer(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        if len(messages) > 1:
+            yield "both are gone"
+            return
+        yield {0: DeltaToolCall(name="erase", json_args='{"path": "a"}', tool_call_id="e1")}
+        yield {1: DeltaToolCall(name="twice", json_args='{"number": 2}', tool_call_id="t1")}
+
+    governed = Holdfast(session="c1")
+    agent = Agent(
+        FunctionModel(stream_function=answer),
+        output_type=[str, DeferredToolRequests],
+        tools=[Tool(lambda path: f"{path} is gone", name="erase", requires_approval=True), twice],
+        capabilities=[governed],
+    )
+
+    async with agent.run_stream("Erase a.") as first:
+        asked = await first.get_output()
+    assert isinstance(asked, DeferredToolRequests)
+    approved = DeferredToolResults(approvals={"e1": True})
+    async with agent.run_stream(deferred_tool_results=approved) as second:
+        assert await second.get_output() == "both are gone"
+    recorded = await kept(governed)
+    returns = [part for message in recorded for part in message.parts if isinstance(part, ToolReturnPart)]
+
+    assert sorted((part.tool_call_id, part.content) for part in returns) == [("e1", "a is gone"), ("t1", 4)]
+
+
 async def test_whoever_talks_on_instead_of_approving_gets_an_answer() -> None:
     governed = Holdfast(session="c1")
     model = ScriptedAgentModel([tool_call_response("erase", "e1", path="a"), "As you wish."])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-from pydantic_ai import CallToolsNode, ModelRequestNode, RetryModelRequest, UserPromptNode
+from pydantic_ai import CallToolsNode, DeferredToolRequests, ModelRequestNode, RetryModelRequest, UserPromptNode
 from pydantic_ai.capabilities import AbstractCapability, durable_operation
 from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
 from pydantic_ai.messages import (
@@ -223,7 +223,9 @@ class GovernedRun(AbstractCapability[Any]):
         try:
             result = await handler()
             messages = result.all_messages()
-            if self._is_output_streamed and (calls := dangling_calls(messages)):
+            waiting = _waiting_calls(result.output)
+            calls = [call for call in dangling_calls(messages) if call.tool_call_id not in waiting]
+            if self._is_output_streamed and calls:
                 parts = call_results(calls, self._tool_results, self._output_tools)
                 last = ModelRequest(parts, run_id=ctx.run_id, conversation_id=ctx.conversation_id)
                 messages = [*messages, last]
@@ -387,3 +389,10 @@ class GovernedRun(AbstractCapability[Any]):
             can_recall=can_recall,
             recalls_earlier=bool(self._holdfast.recall_from),
         )
+
+
+def _waiting_calls(output: object) -> set[str]:
+    """Return the ids of the calls that a run has left to a person or to another program."""
+    if not isinstance(output, DeferredToolRequests):
+        return set()
+    return {call.tool_call_id for call in (*output.approvals, *output.calls)}
