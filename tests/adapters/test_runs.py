@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
     AgentRunResultEvent,
+    CallDeferred,
     DeferredToolRequests,
     DeferredToolResults,
     ModelResponse,
@@ -243,6 +244,36 @@ async def test_calls_that_wait_for_approval_after_a_stream_are_gone_on_with_by_c
     returns = [part for message in recorded for part in message.parts if isinstance(part, ToolReturnPart)]
 
     assert sorted((part.tool_call_id, part.content) for part in returns) == [("e1", "a is gone"), ("t1", 4)]
+
+
+async def test_a_call_whose_tool_defers_it_inside_a_stream_takes_its_result_later() -> None:
+    async def answer(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        if len(messages) > 1:
+            yield "all done"
+            return
+        yield {0: DeltaToolCall(name="erase", json_args='{"path": "a"}', tool_call_id="e1")}
+        yield {1: DeltaToolCall(name="build", json_args="{}", tool_call_id="b1")}
+
+    def build() -> str:
+        raise CallDeferred
+
+    governed = Holdfast(session="c1")
+    agent = Agent(
+        FunctionModel(stream_function=answer),
+        output_type=[str, DeferredToolRequests],
+        tools=[Tool(lambda path: f"{path} is gone", name="erase", requires_approval=True), build],
+        capabilities=[governed],
+    )
+
+    async with agent.run_stream("Erase a, and build.") as first:
+        await first.get_output()
+    given = DeferredToolResults(approvals={"e1": True}, calls={"b1": "it is built"})
+    async with agent.run_stream(deferred_tool_results=given) as second:
+        assert await second.get_output() == "all done"
+    recorded = await kept(governed)
+    returns = [part for message in recorded for part in message.parts if isinstance(part, ToolReturnPart)]
+
+    assert sorted((part.tool_call_id, part.content) for part in returns) == [("b1", "it is built"), ("e1", "a is gone")]
 
 
 async def test_whoever_talks_on_instead_of_approving_gets_an_answer() -> None:

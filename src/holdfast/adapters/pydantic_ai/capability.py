@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from pydantic_ai import CallToolsNode, DeferredToolRequests, ModelRequestNode, RetryModelRequest, UserPromptNode
 from pydantic_ai.capabilities import AbstractCapability, durable_operation
-from pydantic_ai.exceptions import ToolFailedError, ToolRetryError
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailedError, ToolRetryError
 from pydantic_ai.messages import (
     InstructionPart,
     ModelMessage,
@@ -204,6 +204,8 @@ class GovernedRun(AbstractCapability[Any]):
         """What to send after the provider has rejected a request as too long."""
         self._tool_results: dict[str, Any] = {}
         """What the calls of the newest response have returned, by their ids; of a failed one, the part that says so."""
+        self._deferred_calls: set[str] = set()
+        """The ids of its calls whose tools have left the result to a person or to another program."""
         self._output_tools: frozenset[str] = frozenset()
         """The names of the tools by which the model gives its output."""
         self._is_output_streamed = False
@@ -223,7 +225,7 @@ class GovernedRun(AbstractCapability[Any]):
         try:
             result = await handler()
             messages = result.all_messages()
-            waiting = _waiting_calls(result.output)
+            waiting = self._deferred_calls | _waiting_calls(result.output)
             calls = [call for call in dangling_calls(messages) if call.tool_call_id not in waiting]
             if self._is_output_streamed and calls:
                 parts = call_results(calls, self._tool_results, self._output_tools)
@@ -306,6 +308,9 @@ class GovernedRun(AbstractCapability[Any]):
         except ToolRetryError as error:
             self._tool_results[call.tool_call_id] = error.tool_retry
             raise
+        except (ApprovalRequired, CallDeferred):
+            self._deferred_calls.add(call.tool_call_id)
+            raise
         except ToolFailedError as error:
             self._tool_results[call.tool_call_id] = error.tool_failed
             raise
@@ -319,7 +324,7 @@ class GovernedRun(AbstractCapability[Any]):
     ) -> ModelRequestContext:
         """Return the request as the session prepares it, for the model that will answer it."""
         messages = request_context.messages
-        self._tool_results = {}
+        self._tool_results, self._deferred_calls = {}, set()
         self._output_tools = frozenset(tool.name for tool in request_context.model_request_parameters.output_tools)
         conversation, self._is_prepared = self._conversation, False
         if conversation is None or not messages or not isinstance(messages[-1], ModelRequest):
