@@ -99,6 +99,47 @@ async def test_a_sub_agent_that_goes_on_after_it_stopped_keeps_its_work_out_of_t
     assert [len(await recorded(tmp_path, one.started.scope)) for one in ended] == [1, 5, 1]
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "problem"),
+    [
+        ("UserPromptSubmit", {"text": "hi"}, "hook UserPromptSubmit: has no 'prompt'"),
+        ("PostToolUse", {"tool_name": "Read", "tool_input": {}}, "hook PostToolUse: has no 'tool_use_id'"),
+        ("SubagentStop", {}, "hook SubagentStop: has no 'agent_id'"),
+    ],
+)
+async def test_a_hook_that_lacks_what_is_needed_is_reported_and_the_agent_goes_on(
+    kept: HoldfastHooks, tmp_path: Path, name: str, given: dict[str, Any], problem: str
+) -> None:
+    told = await tell(kept, name, **given)
+    await tell(kept, "UserPromptSubmit", prompt="and now?")
+
+    remedy = "this version of Claude Code is not known"
+    assert told == {"systemMessage": f"Holdfast could not record this: {problem}; {remedy}"}
+    assert await recorded(tmp_path) == [{"role": "user", "content": "and now?"}]
+
+
+async def test_only_so_many_conversations_stay_open_and_none_that_is_in_use(
+    kept: HoldfastHooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.claude_agent_sdk.MAX_OPEN_SESSIONS", 2)
+    await tell(kept, "SubagentStart", session_id="busy", agent_id="a1", agent_type="counter")
+    names = [f"s{number}" for number in range(6)]
+
+    await asyncio.gather(*(tell(kept, "UserPromptSubmit", session_id=name, prompt=f"I am {name}") for name in names))
+    await asyncio.gather(*(tell(kept, "Stop", session_id=name, last_assistant_message="Hello.") for name in names))
+
+    assert len(kept._sessions) == 2
+    assert "busy" in kept._sessions
+    await tell(kept, "SubagentStop", session_id="busy", agent_id="a1", agent_type="counter")
+    assert not kept._in_use
+    for name in names:
+        session = await asyncio.to_thread(kept.session, name)
+        assert await asyncio.to_thread(session.messages) == [
+            {"role": "user", "content": f"I am {name}"},
+            {"role": "assistant", "content": "Hello."},
+        ]
+
+
 async def test_recall_reaches_what_was_recorded(kept: HoldfastHooks) -> None:
     assert "nothing was said yet" in await BACKGROUND_LOOP.await_result(kept._recall({"query": "code"}))
     await tell(kept, "UserPromptSubmit", prompt="the harbour code is KESTREL")

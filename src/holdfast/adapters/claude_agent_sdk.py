@@ -6,16 +6,19 @@ cannot change a request. The id of Claude's session names ours. A gateway change
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+from holdfast.adapters.session_pool import MAX_OPEN_SESSIONS
 from holdfast.core.conversation.json_values import dump_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy, policy_named
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import HoldfastError, SettingsError, imports_of_extra
+from holdfast.errors import HoldfastError, MalformedInputError, SettingsError, imports_of_extra
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
 from holdfast.session.delegation import Delegate, DelegateContext
@@ -37,6 +40,16 @@ RECORDED_HOOKS: tuple[HookEvent, ...] = (
     "SubagentStop",
 )
 """The hooks at which something is said that belongs in the log."""
+CALL_FIELDS = ("tool_use_id", "tool_name", "tool_input")
+HOOK_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "UserPromptSubmit": ("prompt",),
+    "PreToolUse": CALL_FIELDS,
+    "PostToolUse": (*CALL_FIELDS, "tool_response"),
+    "PostToolUseFailure": (*CALL_FIELDS, "error"),
+    "SubagentStart": ("agent_id",),
+    "SubagentStop": ("agent_id",),
+}
+"""What each hook tells that is needed; another version of Claude Code may leave it out."""
 MCP_SERVER_NAME = "holdfast"
 RECALL_NAME = f"mcp__{MCP_SERVER_NAME}__{RECALL_TOOL}"
 """What Claude Code calls the recall tool."""
@@ -59,7 +72,10 @@ class HoldfastHooks:
         self._owns_store = isinstance(store, str)
         self._policy = policy_named(policy)
         self._gateway = gateway
-        self._sessions: dict[str, Session] = {}
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        """The open sessions, the least recently used first."""
+        self._in_use: Counter[str] = Counter()
+        """By session, how many hooks and sub-agents need it open."""
         self._sub_agents: dict[str, tuple[DelegateContext, Delegate]] = {}
         """The sub-agents that are running, by Claude's ids."""
         self._opening = asyncio.Lock()
@@ -120,7 +136,26 @@ class HoldfastHooks:
             if known is None:
                 known = await Session.open(session_id, store=self._store, policy=self._policy)
                 self._sessions[session_id] = known
+            self._sessions.move_to_end(session_id)
             return known
+
+    @asynccontextmanager
+    async def _using(self, session_id: str) -> "AsyncGenerator[Session]":
+        """Open a session that stays open until it was used; if too many are open then, close idle ones."""
+        self._in_use[session_id] += 1
+        try:
+            yield await self._session(session_id)
+        finally:
+            self._release(session_id)
+            async with self._opening:
+                idle = [one for one in self._sessions if not self._in_use[one]]
+                for one in idle[: max(0, len(self._sessions) - MAX_OPEN_SESSIONS)]:
+                    await self._sessions.pop(one).close()
+
+    def _release(self, session_id: str) -> None:
+        self._in_use[session_id] -= 1
+        if not self._in_use[session_id]:
+            del self._in_use[session_id]
 
     async def _close(self) -> None:
         while self._sessions:
@@ -137,7 +172,8 @@ class HoldfastHooks:
             return "[Recall: nothing was said yet.]"
         if len(candidates) > 1:
             return UNKNOWN_CONVERSATION
-        return await (await self._session(candidates.pop())).recall_tool().call(arguments)
+        async with self._using(candidates.pop()) as session:
+            return await session.recall_tool().call(arguments)
 
     def _note_recalls(self, given: Mapping[str, Any]) -> None:
         """Keep which conversation calls the recall tool until the call has ended; a refused one ends with its turn."""
@@ -150,8 +186,13 @@ class HoldfastHooks:
             self._recalls.pop(call_id, None)
 
     async def _record(self, given: Mapping[str, Any]) -> None:
+        _check_fields(given)
         self._note_recalls(given)
-        session, event = await self._session(given["session_id"]), given["hook_event_name"]
+        async with self._using(given["session_id"]) as session:
+            await self._record_in(session, given)
+
+    async def _record_in(self, session: Session, given: Mapping[str, Any]) -> None:
+        event = given["hook_event_name"]
         if event == "PreToolUse":
             return
         if event == "SubagentStart":
@@ -180,6 +221,7 @@ class HoldfastHooks:
                     adds_task_message=False,
                 )
                 delegate = await context.__aenter__()
+                self._in_use[session.id] += 1
                 self._sub_agents[given["agent_id"]] = context, delegate
             return delegate
 
@@ -194,7 +236,16 @@ class HoldfastHooks:
             if answer:
                 await delegate.answer(answer)
         finally:
+            self._release(session.id)
             await context.__aexit__(None, None, None)
+
+
+def _check_fields(given: Mapping[str, Any]) -> None:
+    """Raise a `MalformedInputError` if a hook does not tell what is needed."""
+    event = given.get("hook_event_name")
+    for name in ("hook_event_name", "session_id", *HOOK_FIELDS.get(f"{event}", ())):
+        if name not in given:
+            raise MalformedInputError(f"hook {event}", f"has no {name!r}; this version of Claude Code is not known")
 
 
 def _messages_of(given: Mapping[str, Any]) -> list[dict[str, Any]]:
