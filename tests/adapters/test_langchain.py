@@ -516,6 +516,36 @@ def test_an_agent_that_is_interrupted_inside_a_tool_call_goes_on_in_its_delegati
     assert inner.asked == [["a letter"], ["a letter", "", "a person says yes"]]
 
 
+def test_an_agent_that_is_interrupted_inside_a_tool_call_is_cancelled_when_the_user_goes_on_instead(
+    middleware: HoldfastMiddleware,
+) -> None:
+    @tool
+    def ask(question: str) -> str:
+        """Ask a person."""
+        return f"a person says {interrupt(question)}"
+
+    asks: Any = [{"name": "ask", "args": {"question": "sure?"}, "id": "s1"}]
+    helper = create_agent(
+        KeepingReplies(replies=iter([AIMessage("", tool_calls=asks)])), [ask], middleware=[middleware]
+    )
+
+    @tool
+    def send(what: str) -> str:
+        """Send something."""
+        return helper.invoke(told(what))["messages"][-1].text
+
+    sends: Any = [{"name": "send", "args": {"what": "a letter"}, "id": "c1"}]
+    model = KeepingReplies(replies=iter([AIMessage("", tool_calls=sends), AIMessage("then not")]))
+    agent = create_agent(model, [send], middleware=[middleware], checkpointer=InMemorySaver())
+    agent.invoke(told("go"), configured("t"))
+
+    agent.invoke(told("no, leave it"), configured("t"))
+
+    [delegation] = middleware.session("t").delegations()
+    assert (delegation.state, delegation.answer) == ("cancelled", "")
+    assert [one.active_runs for one in middleware._pool.conversations] == [0]
+
+
 def test_agents_that_run_at_once_in_one_thread_each_have_their_answer_after_their_prompt(
     middleware: HoldfastMiddleware,
 ) -> None:

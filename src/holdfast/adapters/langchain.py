@@ -5,6 +5,7 @@ names the session. The middleware changes requests only: the graph's state stays
 background loop, so an agent may be invoked with and without async, from any thread.
 """
 
+import asyncio
 import inspect
 import json
 from base64 import b64encode
@@ -251,6 +252,8 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
 
     async def _begin(self, request: ModelRequest[Any], thread_id: str | None) -> "_ModelCall":
         outer = CURRENT_CALL.get()
+        if outer is None:
+            await self._end_passed_over(thread_id, request.messages)
         conversation = await self._conversation(outer, thread_id, request.messages, is_request=True)
         call = _ModelCall(conversation, request)
         await call.prepare(self._options(request), self._recall_tool)
@@ -331,6 +334,16 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         # Waits without an await, which a cancellation would end. After one, the background loop may just have begun a
         # delegation that is not known here yet.
         BACKGROUND_LOOP.run(call.end(error))
+
+    async def _end_passed_over(self, thread_id: str | None, messages: Sequence[BaseMessage]) -> None:
+        """End the delegations of interrupted calls in the main agent's list: it asks again, so nobody resumes them."""
+        paused = {call_id for thread, call_id in list(self._paused) if thread == thread_id}
+        if not paused:
+            return
+        made = {call["id"] for one in messages if isinstance(one, AIMessage) for call in one.tool_calls}
+        for call_id in paused & made:
+            if (call := self._paused.pop((thread_id, call_id), None)) is not None:
+                await call.end(asyncio.CancelledError())
 
     def _tool_call(self, request: ToolCallRequest) -> SubAgentCall[BaseMessage]:
         paused = self._paused.pop((self._thread_id(), request.tool_call["id"]), None)
