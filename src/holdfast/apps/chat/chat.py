@@ -9,9 +9,10 @@ import gc
 import secrets
 import shlex
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -41,6 +42,7 @@ from holdfast.apps.chat.events import (
     TurnOutcome,
     describe_losses,
 )
+from holdfast.apps.chat.plain_screen import preview_line
 from holdfast.apps.chat.prompts import attachment_text, clean_prompt, is_too_large, new_attachment_name
 from holdfast.apps.chat.runtime import RequestParts, RuntimeCache
 from holdfast.apps.chat.tools.files import FileTools
@@ -210,6 +212,18 @@ class TurnProgress:
         return Activity(what, self._started)
 
 
+@dataclass(slots=True)
+class _Unsent:
+    """What a conversation has not sent yet; no other conversation sends it."""
+
+    prompt: str | PreparedPrompt | None = None
+    """A prompt that was not recorded: as it was typed, if it could not be prepared."""
+    typed: str = ""
+    """How the user typed it."""
+    news: list[str] = field(default_factory=list[str])
+    """What the model is told with the next prompt."""
+
+
 class Chat:
     """One user's conversation."""
 
@@ -229,10 +243,8 @@ class Chat:
         """The models that Ollama and the endpoint in use offer, as far as they were asked."""
         self.attached: list[AttachedText | AttachedImage] = []
         """What the user has attached to the next prompt."""
-        self._news: list[str] = []
-        """What the model is told with the next prompt."""
-        self.unrecorded_prompt: PreparedPrompt | None = None
-        """A prompt that was not recorded; /retry sends it."""
+        self._unsent: defaultdict[str, _Unsent] = defaultdict(_Unsent)
+        """By the id of each session of this chat, what it has not sent yet."""
         self._runtimes = RuntimeCache(screen)
         self._session: Session | None = None
         self._turn: asyncio.Task[object] | None = None
@@ -265,6 +277,20 @@ class Chat:
         if self._session is None:
             raise SettingsError("session", "none is open yet")
         return self._session
+
+    @property
+    def unrecorded_prompt(self) -> str | PreparedPrompt | None:
+        """A prompt of this conversation that was not recorded; /retry sends it."""
+        return self._unsent[self.session.id].prompt
+
+    @unrecorded_prompt.setter
+    def unrecorded_prompt(self, prompt: str | PreparedPrompt | None) -> None:
+        self._unsent[self.session.id].prompt = prompt
+
+    def copy_unsent(self, copy: str) -> None:
+        """Let a copy of this conversation send what this one has not sent yet."""
+        unsent = self._unsent[self.session.id]
+        self._unsent[copy] = _Unsent(unsent.prompt, unsent.typed, [*unsent.news])
 
     async def open_conversation(self, session: str | None = None, *, is_newest: bool = False) -> None:
         """Continue a session by its id, its title or its words, or the newest session, or start a new one."""
@@ -540,13 +566,15 @@ class Chat:
     async def take_turn(self, typed: str | PreparedPrompt | None) -> TurnOutcome:
         """Run one turn: a prompt and its answer. Without a prompt, answer the last one again."""
         self._turn, self._progress = asyncio.current_task(), TurnProgress()
-        session, is_first, length = self.session, not len(self.session), len(self.session)
+        session, is_first = self.session, not len(self.session)
         prompt: PreparedPrompt | None = None
+        length: int | None = None
         try:
             prompt = await self._prepare_prompt(typed) if isinstance(typed, str) else typed
             if prompt is None and typed is not None:
                 return "failed"
             if prompt:
+                self._warn_about_replaced_prompt(typed)
                 await self._drop_unanswered_prompt()
             if is_first:
                 await offer_board(session, self.settings, self.screen, self.budget)
@@ -560,8 +588,10 @@ class Chat:
             outcome = self._show_failed(error)
         finally:
             self._turn = self._progress = None
-        is_recorded = len(session) > length
-        self.unrecorded_prompt = None if is_recorded else prompt
+        is_recorded = length is not None and len(session) > length
+        self.unrecorded_prompt = None if is_recorded else prompt or typed
+        if isinstance(typed, str):
+            self._unsent[session.id].typed = typed
         if prompt and is_recorded and is_first:
             with suppress(StoreError):
                 await session.rename(session_title(typed if isinstance(typed, str) else prompt.text))
@@ -577,6 +607,13 @@ class Chat:
         newest = (await self.session.visible_messages())[-1:]
         is_failed = newest and newest[0].message.is_prompt and not self.session.history.was_interrupted(MAIN)
         return newest[0].position if is_failed else None
+
+    def _warn_about_replaced_prompt(self, typed: str | PreparedPrompt | None) -> None:
+        """Say so if another prompt waits for /retry, because it sends the newest only."""
+        waiting = self._unsent[self.session.id]
+        if waiting.prompt is not None and isinstance(typed, str) and typed != waiting.typed:
+            said = preview_line(waiting.typed, MAX_SESSION_NAME_CHARS)
+            self.notify(f"the prompt before this one was never recorded, and is not sent: {said}", "warning")
 
     async def _drop_unanswered_prompt(self) -> None:
         """Take a prompt that failed out of the context, because another one follows it; the log keeps it."""
@@ -662,22 +699,27 @@ class Chat:
                 remedy = "the Up key brings it back; in a pipe, --attach - attaches standard input"
                 self.notify(f"not sent; {remedy}", "warning")
                 return None
-            text = await self._attach_text(new_attachment_name(self._attachment_names), text)
+            known = self.file_tools.attachments
+            # What was attached before a failure is not attached twice.
+            again = next((name for name, content in known.items() if content == text), None)
+            text = await self._attach_text(again or new_attachment_name(self._attachment_names), text)
         folder = self.file_tools.root
         if missing := await asyncio.to_thread(missing_files, typed, folder):
             self.notify(f"no such file, so nothing is attached for it: {', '.join(missing)}", "warning")
         named = await asyncio.to_thread(
             lambda: [read_attachment(path, folder) for path in mentioned_files(typed, folder)]
         )
-        attached, self.attached = list(dict.fromkeys([*self.attached, *named])), []
+        attached = list(dict.fromkeys([*self.attached, *named]))
         parts = [await self._place_text(one) for one in attached if isinstance(one, AttachedText)]
         images = tuple(one for one in attached if isinstance(one, AttachedImage))
-        news, self._news = self._news, []
+        self.attached = [one for one in self.attached if one not in attached]
+        unsent = self._unsent[self.session.id]
+        news, unsent.news = unsent.news, []
         return PreparedPrompt("\n\n".join([text, *parts, *news]), images)
 
     def tell_model(self, text: str) -> None:
         """Tell the model something with the next prompt."""
-        self._news.append(f"[{text}]")
+        self._unsent[self.session.id].news.append(f"[{text}]")
 
     @property
     def _attachment_names(self) -> set[str]:

@@ -152,6 +152,8 @@ async def fork(chat: Chat, number: str) -> None:
     if info is not None and info.name:
         await copy.rename(info.name)
     await copy.close()
+    if position is None:
+        chat.copy_unsent(copy.id)
     await chat.open_conversation(copy.id)
     chat.notify(f"now in {copy.id}; /resume {old} returns to the original")
 
