@@ -433,6 +433,46 @@ async def test_a_user_of_claude_code_may_go_back_to_the_beginning_and_to_right_a
     assert shown == ["the summary", "two, said better", "5."]
 
 
+async def test_a_user_of_claude_code_may_go_back_to_before_a_compaction(tmp_path: Path) -> None:
+    store, path = MemoryStore(), tmp_path / "5e55.jsonl"
+    boundary = {"type": "system", "parentUuid": None, "sessionId": "5e55", "subtype": "compact_boundary"}
+    lines = [
+        claude_line("1", None, "one"),
+        claude_line("2", "1", "1."),
+        claude_line("3", "2", "two"),
+        claude_line("4", "3", "2."),
+        boundary | {"uuid": "5"},
+        claude_line("6", "5", "the first summary", isCompactSummary=True),
+        claude_line("7", "6", "three"),
+        claude_line("8", "7", "3."),
+        claude_line("9", "8", "four"),
+        claude_line("10", "9", "4."),
+        boundary | {"uuid": "11"},
+        claude_line("12", "11", "the second summary", isCompactSummary=True),
+        claude_line("13", "12", "five"),
+        claude_line("14", "13", "5."),
+        claude_line("15", "8", "four, said better"),
+        claude_line("16", "15", "6."),
+        claude_line("17", "2", "two, said better"),
+        claude_line("18", "17", "7."),
+    ]
+    for stop in (14, 16, 18):
+        write_lines(path, lines[:stop])
+        await import_all(store, tmp_path, "claude-code")
+
+    assert [line.removeprefix("main: ") for line in await lines_of(store, "claude-code-5e55")] == [
+        "user: one", "assistant: 1.", "user: two", "assistant: 2.",
+        "client compaction of 0–4, kept []: the first summary",
+        "user: three", "assistant: 3.", "user: four", "assistant: 4.",
+        "client compaction of 0–8, kept []: the second summary",
+        "user: five", "assistant: 5.", "rewound to 6", "user: four, said better", "assistant: 6.",
+        "rewound to 2", "user: two, said better", "assistant: 7.",
+    ]  # fmt: skip
+    async with Session.open("claude-code-5e55", store=store) as session:
+        shown = [entry.message.text for entry in await session.visible_messages()]
+    assert shown == ["one", "1.", "two, said better", "7."]
+
+
 async def test_a_file_of_claude_code_without_a_conversation_is_not_listed(tmp_path: Path) -> None:
     root = copy_of("claude-code", tmp_path)
     write_lines(root / "projects/-home-ada-garden/notes.jsonl", [{"type": "file-history-snapshot"}])

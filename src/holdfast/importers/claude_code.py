@@ -148,6 +148,8 @@ class _Reader:
     step: _Step | None = None
     spoken: dict[str, None] = field(default_factory=dict[str, None])
     """The keys of the prompts and answers in force, in order, and that of the summary before them."""
+    compacted: list[dict[str, None]] = field(default_factory=list[dict[str, None]])
+    """What was in force before each of the compactions in force: the user may go back to it."""
     newest: str = ""
     message_of: dict[str, str | None] = field(default_factory=lambda: {"": ""})
     """By the uuid of an entry, the key of the prompt or answer that it is, or that comes before it.
@@ -247,11 +249,18 @@ class _Reader:
 
     def _branch(self, before: str | None) -> Iterator[LoggedItem]:
         """Yield a rewind if a prompt does not follow the newest prompt or answer, but an earlier one, or none."""
-        if before is None or before == self.newest or (before and before not in self.spoken):
+        if before is None or before == self.newest:
             return
-        keys = list(self.spoken)
+        in_force = [*self.compacted, self.spoken]
+        numbers = range(len(in_force))
+        number = next((one for one in reversed(numbers) if before in in_force[one]), None) if before else 0
+        if number is None:
+            return
+        keys = list(in_force[number])
         at = keys.index(before) + 1 if before else 0
-        self.spoken = dict.fromkeys(keys[:at])
+        if at == len(keys):
+            return  # only a compaction followed, which no position in the log takes back
+        self.spoken, self.compacted = dict.fromkeys(keys[:at]), in_force[:number]
         yield LoggedItem(time_ms=self.time_ms, event=log.Rewound(to=0), rewind_to=keys[at])
 
     def _attachment(self, line: JsonFields, uuid: str) -> Iterator[LoggedItem]:
@@ -282,6 +291,7 @@ class _Reader:
         kept = frozenset(self.answer_of.get(one, one) for one in uuids if isinstance(one, str))
         # The summary has a place too: the user may go back to right after it.
         uuid = text_at(line, "uuid")
+        self.compacted.append(self.spoken)
         self.spoken = {uuid: None} | {key: None for key in self.spoken if key in kept}
         self.newest = next(reversed(self.spoken))
         self.message_of[uuid], self.message_of[""] = self.newest, None
