@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,35 @@ def test_an_export_is_read_back_unchanged() -> None:
     assert (found.source, found.session, found.conversations[0].name) == ("holdfast", "c1", "Parser")
     assert found.conversations[0].records == [(2, NOW_MS, message_record("one")), (3, NOW_MS + 1, odd)]
     assert (found.losses, found.notes) == ([], [])
+
+
+def test_each_line_of_an_export_is_json_that_other_programs_read() -> None:
+    native = {"role": "user", "content": "x", "score": float("nan"), "of": [1.5, float("inf"), {"a": float("-inf")}]}
+    record = {"type": "message.appended", "schema": 1, "data": {"format": "openai-chat", "native": native}}
+
+    written = "".join(export_lines("c1", "", [StoredRecord(0, NOW_MS, record)]))
+    found = load_bytes(written.encode())
+
+    assert (orjson.loads(written.splitlines()[1]))["data"]["native"] == {
+        "role": "user",
+        "content": "x",
+        "score": None,
+        "of": [1.5, None, {"a": None}],
+    }
+    assert (found.losses, found.notes, found.is_text_lost) == ([], [], False)
+
+
+def test_numbers_that_json_has_not_are_told_with_their_line() -> None:
+    found = load_bytes(
+        b'{"role": "user", "content": "x"}\n{"role": "assistant", "content": "y", "a": [NaN, 1e999, 1e9]}\n'
+    )
+
+    assert [message for _, message in found.conversations[0].messages] == [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "y", "a": [None, None, 1e9]},
+    ]
+    assert found.notes == ["line 2: NaN, or a number too large for a float, became null"]
+    assert found.is_text_lost
 
 
 @pytest.mark.parametrize(

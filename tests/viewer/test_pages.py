@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
+import orjson
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -348,6 +349,15 @@ async def test_a_long_plot_keeps_its_highest_and_its_lowest_points(store: Memory
     assert (whole.total, thinned.total, len(totals)) == (24, 24, 24)
     assert len(few) <= 8
     assert (max(few), min(few)) == (max(totals), min(totals))
+
+
+async def test_a_message_with_numbers_that_json_has_not_is_json_for_programs(store: MemoryStore) -> None:
+    async with Session.open("odd", store=store) as session:
+        await session.record([user_message("x") | {"score": float("inf")}], format="openai-chat")
+    async with visiting(store) as browser:
+        page = await browser.get("/s/odd/messages/0?format=json")
+
+    assert orjson.loads(page.content)["native"] == {"role": "user", "content": "x", "score": None}
 
 
 async def test_a_message_is_shown_in_full_with_its_json(browser: Browser) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, cast
 
-from holdfast.core.conversation.json_values import encode_json
+from holdfast.core.conversation.json_values import encode_json, finite_json
 from holdfast.core.history.events import MessageAppended
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
@@ -82,7 +82,7 @@ class LoadedFile:
     notes: list[str] = field(default_factory=list[str])
     """What was repaired in order to read it."""
     is_text_lost: bool = False
-    """Whether bytes were replaced, so that what they stood for is lost."""
+    """Whether bytes or numbers were replaced, so that what they stood for is lost."""
 
 
 class _Piece(NamedTuple):
@@ -101,11 +101,14 @@ class _Item(NamedTuple):
 
 
 def export_lines(session: str, name: str, records: Iterable[StoredRecord]) -> Iterator[str]:
-    """Yield a log as lines: a header, then each record with its time."""
+    """Yield a log as lines: a header, then each record with its time.
+
+    Every line is JSON, which other programs can read: NaN and infinity become null, as they are sent.
+    """
     header = {"type": EXPORT_HEADER, "schema": EXPORT_SCHEMA, "data": {"session": session, "name": name}}
     yield encode_json(header).decode() + "\n"
     for stored in records:
-        yield encode_json({"timeMs": stored.time_ms, **stored.record}).decode() + "\n"
+        yield encode_json(finite_json({"timeMs": stored.time_ms, **stored.record})).decode() + "\n"
 
 
 def load_file(path: Path) -> LoadedFile:
@@ -137,8 +140,12 @@ def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
                 "neither a record nor a message" if actual is None else f"{actual} entry in a file of format {source}"
             )
             found.losses.append(UnreadableLine(item.line, item.size, what))
-        else:
-            _add_value(found, item, cast("Mapping[str, object]", item.value))
+            continue
+        value = finite_json(item.value)
+        if value is not item.value:
+            found.notes.append(f"line {item.line}: NaN, or a number too large for a float, became null")
+            found.is_text_lost = True
+        _add_value(found, item, cast("Mapping[str, object]", value))
     found.losses.sort(key=lambda loss: loss.line)
     for conversation in found.conversations:
         _set_format(conversation, name)

@@ -34,6 +34,7 @@ from holdfast.apps.chat.events import (
     ToolCallStarted,
     TurnEnded,
 )
+from holdfast.core.conversation.json_values import finite_json
 from holdfast.core.history.codec import EventRecord, to_record
 from holdfast.core.history.events import Event
 from holdfast.redaction import redact_text
@@ -275,5 +276,5 @@ class JsonScreen(PlainScreen):
     @staticmethod
     def _write_json(value: dict[str, object]) -> None:
         with _report_lost_output():
-            sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(finite_json(value), ensure_ascii=False) + "\n")
             sys.stdout.flush()

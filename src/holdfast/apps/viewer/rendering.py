@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from holdfast.apps.viewer.pages import ContextPlot
-from holdfast.core.conversation.json_values import replace_surrogates
+from holdfast.core.conversation.json_values import finite_json, replace_surrogates
 from holdfast.core.planning.situation import CENT, format_dollars
 
 PACKAGE = __name__.rpartition(".")[0]
@@ -186,7 +186,7 @@ def as_json(value: object) -> object:
         return {str(key): as_json(item) for key, item in cast("Mapping[object, object]", value).items()}
     if isinstance(value, list | tuple):
         return [as_json(item) for item in cast("Sequence[object]", value)]
-    return value
+    return finite_json(value)
 
 
 # Files.

@@ -153,6 +153,26 @@ def sendable_json(value: object) -> Json:
     return cast("Json", value)
 
 
+def finite_json(value: object, depth: int = 0) -> object:
+    """Return a value with null for NaN and infinity, which JSON has not; the value itself if it holds neither.
+
+    What is nested too deep stays as it is.
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth > MAX_JSON_DEPTH:
+        return value
+    if isinstance(value, dict):
+        fields = cast("dict[str, object]", value)
+        finite = {name: finite_json(inner, depth + 1) for name, inner in fields.items()}
+        return fields if all(finite[name] is inner for name, inner in fields.items()) else finite
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        copied = [finite_json(inner, depth + 1) for inner in items]
+        return items if all(new is old for new, old in zip(copied, items, strict=True)) else copied
+    return value
+
+
 def parse_json(text: str) -> Json:
     """Return the repaired value of a JSON text; raise ValueError if it is invalid or nested too deeply."""
     try:
