@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.cli.imports import describe_search
+from holdfast.apps.settings.trust import is_trusted
 from holdfast.importers.programs import find_sessions, program_named
 from holdfast.importers.source import ReadReport
 from tests.cli.conftest import run
@@ -72,6 +73,36 @@ def locked_folder() -> Iterator[Path]:
 )
 def test_a_path_that_cannot_be_looked_at_is_named(arguments: list[str], problem: str, capsys: Captured) -> None:
     assert run(capsys, *arguments) == (2, "", f"holdfast: {problem}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["export", "s1", "-o", "loop"], "loop: Too many levels of symbolic links; check the path"),
+        (["import", "--from", "claude-code", "loop"], "PATH: loop: Too many levels of symbolic links"),
+        (
+            ["gateway", "key", "ada", "--keys", "loop"],
+            "loop: keys: Too many levels of symbolic links; make one with: holdfast gateway key NAME --keys loop",
+        ),
+    ],
+)
+def test_links_that_lead_to_each_other_are_named(
+    arguments: list[str], problem: str, capsys: Captured, tmp_path: Path
+) -> None:
+    (tmp_path / "loop").symlink_to("pool")
+    (tmp_path / "pool").symlink_to("loop")
+    (tmp_path / "s1.jsonl").write_text('{"role": "user", "content": "hello"}\n')
+    run(capsys, "import", "s1.jsonl")
+
+    assert run(capsys, *arguments) == (2, "", f"holdfast: {problem}\n")
+    assert (tmp_path / "loop").is_symlink()
+
+
+def test_a_trusted_folder_that_became_a_link_to_itself_trusts_nobody_and_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+
+    assert not is_trusted(tmp_path, [tmp_path / "loop"])
+    assert is_trusted(tmp_path, [tmp_path / "loop", tmp_path.parent])
 
 
 def test_settings_that_cannot_be_looked_at_are_named(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """An import may be repeated at any time: while the program writes, after a crash, and after the log was damaged."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -398,12 +399,14 @@ def test_links_out_of_the_folder_pipes_and_unreadable_files_are_not_followed(tmp
     (path.parent / "folder").symlink_to(tmp_path)
     os.mkfifo(path.parent / "pipe.jsonl")
     (path.parent / "gone.jsonl").symlink_to(path.parent / "nothing.jsonl")
+    (path.parent / "loop.jsonl").symlink_to("loop.jsonl")
     report = ReadReport()
 
     found = find_sessions(program_named("pi"), root, report)
 
     assert [one.id for one in found] == ["01a00000-0000-7000-8000-0000000000aa"]
     assert sorted(report.outside) == [str(path.parent / "folder"), str(path.parent / "link.jsonl")]
+    assert report.unreadable == [f"{path.parent / 'loop.jsonl'}: {os.strerror(errno.ELOOP)}"]
 
 
 def test_a_line_that_is_too_long_is_skipped_without_being_read_whole(

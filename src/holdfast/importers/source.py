@@ -22,6 +22,7 @@ from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.errors import MalformedInputError
+from holdfast.stores.files import real_path
 from holdfast.wire.formats import format_named
 from holdfast.wire.json_reader import is_list, is_mapping
 
@@ -218,7 +219,7 @@ def open_regular_file(path: Path) -> BinaryIO:
 
 def files_below(root: Path, pattern: str, report: ReadReport) -> list[Path]:
     """Return the files below a folder whose name matches, sorted; links that lead out of the folder are left out."""
-    base = root.resolve()
+    base = real_path(root)
     found: list[Path] = []
 
     def note(error: OSError) -> None:
@@ -232,7 +233,12 @@ def files_below(root: Path, pattern: str, report: ReadReport) -> list[Path]:
             path = Path(folder, name)
             if not Path(name).match(pattern):
                 continue
-            if path.is_symlink() and not path.resolve().is_relative_to(base):
+            try:
+                is_outside = path.is_symlink() and not real_path(path).is_relative_to(base)
+            except OSError as error:
+                note(error)
+                continue
+            if is_outside:
                 report.outside.append(str(path))
             elif path.is_file():
                 found.append(path)

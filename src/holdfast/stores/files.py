@@ -76,6 +76,21 @@ def is_missing(path: Path) -> bool:
     return False
 
 
+def real_path(path: Path) -> Path:
+    """Return where a path leads, through links; raises `OSError` for links that lead to each other.
+
+    `Path.resolve` raises `RuntimeError` for these, or returns one of them, depending on the version of Python.
+    """
+    try:
+        found = path.resolve()
+        is_loop = found.is_symlink()
+    except RuntimeError:
+        found, is_loop = path, True
+    if is_loop:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return found
+
+
 def is_own_file(status: os.stat_result) -> bool:
     """Return whether a file belongs to this user; True where files have no numbered owners."""
     return sys.platform == "win32" or status.st_uid == os.geteuid()
@@ -139,7 +154,7 @@ def write_private_lines(path: Path, lines: Iterable[str]) -> None:
             with path.open("w", encoding="utf-8", newline="") as stream:
                 stream.writelines(lines)
             return
-        path = path.resolve()
+        path = real_path(path)
         if path.exists() and _is_sqlite_file(path):
             raise StoreUnavailableError(str(path), "it is a SQLite file, which may hold sessions; choose another path")
         replace_file(path, (line.encode() for line in lines))

@@ -13,7 +13,7 @@ import socket
 import time
 import tomllib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +30,7 @@ from holdfast.stores.files import (
     create_private_folder,
     disk_remedy,
     is_missing,
+    real_path,
     wait_for_lock,
     write_private_lines,
 )
@@ -158,7 +159,7 @@ def create_key(path: Path, name: str, *, control: bool = False) -> str:
         raise SettingsError("NAME", f"{name!r:.40} must be of letters, digits, - and _")
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     control_line = ["control = true\n"] if control else []
-    with _locked(path.resolve().parent):
+    with _locked(_target_folder(path)):
         entries = {} if is_missing(path) else _read_entries(path)
         if name in entries:
             raise SettingsError("NAME", f"{path} already has a key {name!r}; choose another name, or remove its table")
@@ -204,6 +205,13 @@ def _locked(folder: Path) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _target_folder(path: Path) -> Path:
+    """Return the folder of the file that a path leads to; what uses that file tells if there is none."""
+    with suppress(OSError):
+        return real_path(path).parent
+    return path.parent
 
 
 def _private_text(path: Path, remedy: str = "check the path") -> str:

@@ -10,11 +10,13 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from holdfast.apps.settings.paths import display_path
+from holdfast.stores.files import real_path
 
 Untrusted: TypeAlias = Literal["refused", "lower", "any"]
 """What an untrusted project may do with a setting: nothing, lower a limit, or give it any value."""
@@ -39,7 +41,14 @@ def refusal(rule: Untrusted, value: object, present: object) -> str | None:
 def is_trusted(folder: Path, trusted: Sequence[Path]) -> bool:
     """Return whether the user trusts a folder or one of its parents."""
     here = folder.resolve()
-    return any(here.is_relative_to(one.resolve()) for one in trusted)
+    return any(here.is_relative_to(one) for one in _real_folders(trusted))
+
+
+def _real_folders(folders: Sequence[Path]) -> Iterator[Path]:
+    """Yield where folders are, without those that are links to each other."""
+    for folder in folders:
+        with suppress(OSError):
+            yield real_path(folder)
 
 
 def trust_command(folder: Path) -> str:
