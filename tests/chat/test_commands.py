@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from holdfast.core.planning.steps import CompactSpan
 from holdfast.session.compaction.checkpoints import NO_CHECKPOINTS
 from holdfast.session.compaction.compactor import SummaryDraft
 from holdfast.stores.base import MS_PER_DAY
+from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.retention import delete_expired_sessions
 from tests.chat.conftest import Served
@@ -739,6 +741,41 @@ async def test_a_preset_takes_effect_at_once(tmp_path: Path) -> None:
     assert (await reply_to(chat, screen, "/preset co-cli")).startswith("switched to preset co-cli")
     assert chat.session.policy.name == "co-cli"
     assert "is not known" in await reply_to(chat, screen, "/preset nope")
+
+
+async def test_an_exported_log_has_the_title_and_says_which_messages_the_store_has_lost(tmp_path: Path) -> None:
+    store = MemoryStore()
+    chat, screen = await open_chat(tmp_path, store=store)
+    await chat.session.record([{"kind": "request", "parts": [user_part("salt " * 20_000)]}], format="pydantic-ai")
+    await reply_to(chat, screen, "/title Tides")
+    store._blobs.clear()
+
+    said = await reply_to(chat, screen, f"/export {tmp_path}/talk.jsonl")
+    lost = [at async for at in _positions_of_messages(store, chat.session.id)]
+    header = load_file(tmp_path / "talk.jsonl")
+
+    assert said == (
+        f"wrote {tmp_path}/talk.jsonl\nrecord {lost[0]}: the store has lost this message; the export has a notice in "
+        "its place"
+    )
+    assert (header.session, header.conversations[0].name) == (chat.session.id, "Tides")
+
+
+async def _positions_of_messages(store: MemoryStore, session: str) -> AsyncGenerator[int]:
+    for stored in await store.read(session):
+        if stored.record["type"] == "message.appended":
+            yield stored.position
+
+
+async def test_a_title_of_invisible_characters_replaces_no_title(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    await add_turns(chat, 1)
+    await reply_to(chat, screen, "/title Tides")
+
+    said = await reply_to(chat, screen, "/title \u200b\u2060")
+
+    assert said == "/title: takes the new title"
+    assert [info.name for info in await chat.store.sessions()] == ["Tides"]
 
 
 async def test_export_writes_markdown_or_a_log_and_overwrites_nothing(tmp_path: Path) -> None:

@@ -72,10 +72,11 @@ async def title(chat: Chat, text: str) -> None:
 
     By default it is the beginning of its first prompt.
     """
-    if not text:
+    new = session_title(text)
+    if not new:
         raise SettingsError("/title", "takes the new title")
-    await chat.session.rename(session_title(text))
-    chat.notify(f"this conversation is now called {session_title(text)!r}")
+    await chat.session.rename(new)
+    chat.notify(f"this conversation is now called {new!r}")
 
 
 @SESSION_COMMANDS.register("[N | ID | WORDS]", completes=lambda chat: chat.listed_sessions)
@@ -199,16 +200,27 @@ async def export(chat: Chat, file: str) -> None:
     FILE.md is for people, FILE.jsonl for `holdfast import`.
     """
     path = _new_file(file) if file else None
+    if path is not None and path.suffix.lower() == ".jsonl":
+        await _export_log(chat, path)
+        return
     text = render_transcript(await chat.session.events())
     if path is None:
         chat.screen.show(CommandReply(text))
         return
-    if path.suffix.lower() == ".jsonl":
-        records = [record async for record in export_records(chat.store, chat.session.id)]
-        write_private_lines(path, export_lines(chat.session.id, "", records))
-    else:
-        write_private_lines(path, [text])
+    write_private_lines(path, [text])
     chat.notify(f"wrote {path}")
+
+
+async def _export_log(chat: Chat, path: Path) -> None:
+    """Write the log with its title, as `holdfast export` does."""
+    info, lost = await session_info(chat.store, chat.session.id), list[int]()
+    records = [record async for record in export_records(chat.store, chat.session.id, lost)]
+    write_private_lines(path, export_lines(chat.session.id, info.name if info is not None else "", records))
+    chat.notify(f"wrote {path}")
+    for position in lost:
+        chat.notify(
+            f"record {position}: the store has lost this message; the export has a notice in its place", "warning"
+        )
 
 
 def _new_file(file: str) -> Path:
