@@ -49,6 +49,19 @@ async def test_plan_tasks_and_skill_survive_a_compaction(tmp_path: Path, served:
     assert shown[2] == "SKILL | WHAT IT IS FOR\nreview | how we review"
 
 
+async def test_a_title_that_is_given_before_the_first_prompt_stays(tmp_path: Path, served: Served) -> None:
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+    await reply_to(chat, screen, "/plan Slowly.")
+    await reply_to(chat, screen, "/title The boats")
+
+    await chat.take_turn("Go on.")
+    titles = [info.name for info in await chat.store.sessions()]
+    await chat.close()
+
+    assert titles == ["The boats"]
+
+
 async def test_the_user_changes_the_tasks_and_the_model_is_told_with_the_next_prompt(
     tmp_path: Path, served: Served
 ) -> None:

@@ -75,7 +75,7 @@ from holdfast.session.memory.board_file import MAX_OFFERED_TOKENS, board_key
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.session import Session
 from holdfast.session.subscription import EventCallback
-from holdfast.stores.base import SessionInfo, Store, resolve_session_id, session_value_key
+from holdfast.stores.base import SessionInfo, Store, resolve_session_id, session_info, session_value_key
 from holdfast.stores.open import open_store
 from holdfast.text import pluralize
 from holdfast.wire.convert import convert
@@ -593,14 +593,20 @@ class Chat:
         if isinstance(typed, str):
             self._unsent[session.id].typed = typed
         if prompt and is_recorded and is_first:
-            with suppress(StoreError):
-                await session.rename(session_title(typed if isinstance(typed, str) else prompt.text))
+            await self._name_session(typed if isinstance(typed, str) else prompt.text)
         with suppress(HoldfastError):
             self._unanswered_prompt = await self._find_unanswered_prompt() if outcome == "failed" else None
             if outcome == "interrupted" and is_recorded and not session.history.was_interrupted(MAIN):
                 await session.interrupt()
             await self.refresh_token_count()
         return outcome
+
+    async def _name_session(self, prompt: str) -> None:
+        """Call the session by its first prompt, unless the user has given it a title before."""
+        with suppress(StoreError):
+            info = await session_info(self.store, self.session.id)
+            if info is None or not info.name:
+                await self.session.rename(session_title(prompt))
 
     async def _find_unanswered_prompt(self) -> int | None:
         """Return the position of the newest message if it is a prompt whose turn has failed."""
