@@ -14,8 +14,11 @@ from google import genai
 from starlette.types import Receive, Scope, Send
 
 from holdfast import validate
+from holdfast.apps.gateway import provider_apis as provider_apis_module
+from holdfast.apps.gateway import relay as relay_module
 from holdfast.apps.gateway.access import Access, KeyEntry, Keys, key_hash
 from holdfast.apps.gateway.provider_apis import answer_events
+from holdfast.apps.gateway.recording import recall_rounds as recall_rounds_module
 from holdfast.apps.gateway.recording.client_body import read_body
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.recall_rounds import (
@@ -37,6 +40,7 @@ from holdfast.session.session import Session
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import ScriptedEndpoint, http_response, stream_response
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
+from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from holdfast.wire.answers import Wire, answer_text, read_answer
 from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
 
@@ -1018,3 +1022,87 @@ def test_a_call_of_recall_whose_arguments_lie_thousands_deep_asks_for_nothing() 
     answer = {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": function}]}
 
     assert recall_calls("openai-chat", [answer]) == [RecallCall("a", {})]
+
+
+def test_an_event_of_megabytes_is_split_in_proportion_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Albatross " * 200_000
+    raw = b"data: %s\n\n" % json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode()
+    searched, find = [0], provider_apis_module.has_event_end
+
+    def counted(data: bytes) -> bool:
+        searched[0] += len(data)
+        return find(data)
+
+    monkeypatch.setattr(provider_apis_module, "has_event_end", counted)
+    rounds = AnswerRounds("openai-chat", is_stream=True)
+    seen = b"".join(rounds.add(raw[start : start + 1_000]) for start in range(0, len(raw), 1_000))
+
+    assert seen + rounds.end() == raw
+    assert len(raw) <= searched[0] < 2 * len(raw)
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_events_are_the_same_wherever_their_bytes_are_parted(end: bytes) -> None:
+    events = [b'data: {"choices":[{"index":0,"delta":{"content":"%d"}}]}%s' % (number, end) for number in range(3)]
+    raw = b": ping" + end + b"".join(events)
+
+    seen: set[bytes] = set()
+    for size in range(1, len(raw)):
+        rounds = AnswerRounds("openai-chat", is_stream=True)
+        seen.add(b"".join(rounds.add(raw[start : start + size]) for start in range(0, len(raw), size)) + rounds.end())
+
+    assert seen == {raw}
+
+
+async def test_a_stream_with_an_event_that_never_ends_is_passed_on_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall_rounds_module, "MAX_ROUND_BYTES", 1_000)
+    first = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"Hi"}}]}\n\n'
+    endless = b'data: {"choices":[' + b" " * 2_000
+    answer = FaultyAnswer(
+        headers=[("content-type", "text/event-stream")], pieces=[first, endless, b"more of it"], framing="chunked"
+    )
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url) as url:
+        client = Client("openai-chat", url, is_stream=True)
+        await client.prompt("Hello")
+
+    assert (client.seen.status, client.seen.body, client.seen.is_whole) == (200, first + endless + b"more of it", True)
+
+
+async def test_a_whole_answer_that_is_too_large_to_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall_rounds_module, "MAX_ROUND_BYTES", 1_000)
+    monkeypatch.setattr(relay_module, "MAX_ROUND_BYTES", 1_000)
+    async with between("openai-chat", [ProviderReply("word " * 500)], is_stream=False) as (client, _):
+        await client.prompt("Hello")
+
+    problem = "the answer is larger than 1,000 bytes, and in this conversation `recall` is to be read"
+    error = {"message": problem, "type": "server_error", "param": None, "code": None}
+    assert (client.seen.status, json.loads(client.seen.body)) == (502, {"error": error})
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+async def test_an_answer_in_an_encoding_that_only_its_client_can_read_reaches_it(*, is_stream: bool) -> None:
+    kind = "text/event-stream" if is_stream else "application/json"
+    answer = FaultyAnswer(headers=[("content-type", kind), ("content-encoding", "br")], pieces=[b"\x0b\x02\x80Hi\x03"])
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url) as url:
+        client = Client("openai-chat", url, is_stream=is_stream)
+        await client.prompt("Hello")
+
+    seen = client.seen
+    assert (seen.status, seen.header("content-encoding"), seen.body) == (200, "br", b"\x0b\x02\x80Hi\x03")
+
+
+async def test_a_compressed_answer_that_is_damaged_is_told_where_recall_would_be_read() -> None:
+    answer = FaultyAnswer(
+        headers=[("content-type", "application/json"), ("content-encoding", "gzip")], pieces=[b"no gzip at all"]
+    )
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url) as url:
+        client = Client("openai-chat", url, is_stream=False)
+        await client.prompt("Hello")
+
+    error = {
+        "message": "the encoding of the answer cannot be read",
+        "type": "server_error",
+        "param": None,
+        "code": None,
+    }
+    assert (client.seen.status, json.loads(client.seen.body)) == (502, {"error": error})

@@ -82,6 +82,11 @@ class StreamDecompressor:
         self._is_silent = True
         """Whether the member that is being read has said nothing yet."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached, and what comes now is left out."""
+        return self._room <= 0
+
     async def read_all(self, chunk: bytes) -> bytes:
         """Return all plain bytes of a chunk; other tasks run between its steps."""
         plain = self.read(chunk)

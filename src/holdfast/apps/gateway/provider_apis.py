@@ -130,6 +130,7 @@ _LAST_EVENT_WORDS: Mapping[Wire, tuple[bytes, ...]] = {
 """One of them is in every mark; most chunks have none, and need not be searched for lines."""
 _FIRST_LINES = (b"data:", b"event:", b"id:", b"retry:", b":")
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+LONGEST_EVENT_END = max(map(len, EVENT_ENDS))
 _EVENT_END = re.compile(b"|".join(EVENT_ENDS))
 _ANNOUNCEMENTS = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
 """Events that say nothing of an answer yet."""
@@ -200,6 +201,35 @@ def split_events(data: bytes) -> tuple[list[bytes], bytes]:
     ends = [end.end() for end in _EVENT_END.finditer(data)]
     events = [data[start:end] for start, end in pairwise((0, *ends))]
     return events, data[ends[-1] :] if ends else data
+
+
+class EventSplitter:
+    """Splits a stream that comes in pieces into its events, in time that is in proportion to its bytes."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        """What is no whole event yet."""
+        self._end = b""
+        """Its last bytes: the end of an event may begin in them."""
+        self.unread_bytes = 0
+
+    def split(self, piece: bytes) -> list[bytes]:
+        """Return the events that end in a piece, as they came."""
+        self._pieces.append(piece)
+        self.unread_bytes += len(piece)
+        window = self._end + piece
+        if not has_event_end(window):
+            self._end = window[1 - LONGEST_EVENT_END :]
+            return []
+        events, rest = split_events(self.take_rest())
+        self._pieces, self.unread_bytes, self._end = [rest], len(rest), rest[1 - LONGEST_EVENT_END :]
+        return events
+
+    def take_rest(self) -> bytes:
+        """Return what is no whole event, and begin anew."""
+        rest = b"".join(self._pieces)
+        self._pieces, self.unread_bytes, self._end = [], 0, b""
+        return rest
 
 
 def event_data(event: bytes) -> bytes:

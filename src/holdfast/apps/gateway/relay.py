@@ -22,6 +22,7 @@ from holdfast.apps.gateway.access import Access, Caller
 from holdfast.apps.gateway.encodings import BodyTooLargeError, StreamDecompressor, UnreadableBodyError, decompressed
 from holdfast.apps.gateway.provider_apis import (
     EVENT_ENDS,
+    LONGEST_EVENT_END,
     PINGS,
     STREAM_METHOD,
     STREAM_TYPE,
@@ -36,7 +37,7 @@ from holdfast.apps.gateway.provider_apis import (
 )
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Ending, Exchange, new_request_id
 from holdfast.apps.gateway.recording.governing import NOTHING_REQUESTED, requested_governing
-from holdfast.apps.gateway.recording.recall_rounds import AnswerRounds, error_event
+from holdfast.apps.gateway.recording.recall_rounds import MAX_ROUND_BYTES, AnswerRounds, error_event
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.apps.gateway.telemetry.metrics import GatewayMetrics
 from holdfast.apps.gateway.telemetry.tracing import ExchangeTracer
@@ -79,7 +80,6 @@ OPENING_SECONDS = 2.0
 MAX_OPENING_BYTES = 1 << 20
 """The most of it: the first event of OpenAI Responses repeats the instructions and the tools."""
 HEADERS_KEY = "holdfast_headers"
-LONGEST_EVENT_END = max(map(len, EVENT_ENDS))
 PATH_CHARACTERS = "/:@!$+&'*,;=()"
 """What a path holds as it is (RFC 3986): Gemini has a colon before the method."""
 
@@ -606,6 +606,10 @@ class Relay:
         """Pass on an answer, and the rest of it that the provider gives once its calls of `recall` are answered."""
         client, exchange, wire = call.client, call.exchange, call.destination.wire
         assert exchange is not None and wire is not None  # noqa: S101, PT018 - only recorded answers have rounds
+        if not StreamDecompressor(_encoding_of(response)).is_readable:
+            # Only the client can read what has an encoding that nobody asked for.
+            await client.start(response.status, call.answer_headers(response))
+            return await self._pass_answer(call, response)
         is_stream = response.content_type == STREAM_TYPE
         rounds = AnswerRounds(wire, is_stream=is_stream, is_list=call.destination.path.endswith(STREAM_METHOD))
         if is_stream:
@@ -614,12 +618,12 @@ class Relay:
         while True:
             try:
                 await self._pass_round(call, exchange, response, rounds)
-            except (aiohttp.ClientError, OSError):
+            except (aiohttp.ClientError, OSError, BodyTooLargeError, UnreadableBodyError) as error:
                 await self._finish(call, "cut")
                 if is_stream:
                     await client.send(rounds.end())
                 else:
-                    await self._refuse(call, 502, "the provider closed the connection in the middle of its answer")
+                    await self._refuse(call, 502, _why_cut(error))
                 return "cut"
             stop = rounds.end_round()
             body = await self._next_round(call, exchange) if stop == "called" else None
@@ -649,6 +653,10 @@ class Relay:
         while chunk := call.take_opening() or await next_chunk(response):
             client.active_at = loop.time()
             plain = await decompressor.read_all(chunk)
+            if not decompressor.is_readable:
+                raise UnreadableBodyError("the encoding of the answer cannot be read")
+            if decompressor.is_full:
+                raise BodyTooLargeError
             exchange.feed(plain)
             await client.send(rounds.add(plain))
             if rounds.is_over:
@@ -918,6 +926,15 @@ class _AnswerTail:
 
 def _encoding_of(response: aiohttp.ClientResponse) -> str:
     return response.headers.get("content-encoding", "").strip().lower()
+
+
+def _why_cut(error: Exception) -> str:
+    """Return why an answer in which the model recalls has no end."""
+    if isinstance(error, BodyTooLargeError):
+        return f"the answer is larger than {MAX_ROUND_BYTES:,} bytes, and in this conversation `recall` is to be read"
+    if isinstance(error, UnreadableBodyError):
+        return str(error)
+    return "the provider closed the connection in the middle of its answer"
 
 
 def _plain_text(response: aiohttp.ClientResponse, refusal: bytes | None) -> bytes | None:

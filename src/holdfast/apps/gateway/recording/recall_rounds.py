@@ -13,13 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from holdfast.apps.gateway.provider_apis import event_data, split_events
+from holdfast.apps.gateway.encodings import BodyTooLargeError
+from holdfast.apps.gateway.provider_apis import EventSplitter, event_data
 from holdfast.apps.gateway.recording.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
 from holdfast.wire.json_reader import as_object, is_list, is_mapping, objects_in
 
+MAX_ROUND_BYTES = 64 << 20
+"""How large an event of a stream may be, and an answer without one, so that the gateway reads it."""
 MAX_RECALL_ROUNDS = 8
 """How often a model may recall within one answer."""
 NO_MORE_ROUNDS = (
@@ -657,8 +660,15 @@ class AnswerRounds:
         self._wire: Wire = wire
         self._is_stream, self._is_list = is_stream, is_list
         self._joiner = _JOINERS[wire]()
-        self._unread = b""
-        """What is no whole event yet; without a stream, the running round as far as it came."""
+        self._splitter = EventSplitter()
+        """Has what is no whole event yet."""
+        self._pieces: list[bytes] = []
+        """Without a stream, the running round as far as it came."""
+        self._size = 0
+        self._whole = b""
+        """Without a stream, all of the last round that has ended."""
+        self._is_passed_on = False
+        """Whether an event is too large to be read, so that the rest of the stream is passed on as it comes."""
         self._last_marks: list[bytes] = []
         """The ends of streams that are no JSON: `[DONE]`."""
         self._answers: list[JsonObject] = []
@@ -668,12 +678,23 @@ class AnswerRounds:
         """Whether the last event of the running round is here."""
 
     def add(self, data: bytes) -> bytes:
-        """Take bytes of the running round, and return what the client gets now."""
-        self._unread += data
+        """Take bytes of the running round, and return what the client gets now.
+
+        Raises `BodyTooLargeError` if an answer without a stream is too large to be kept.
+        """
+        if self._is_passed_on:
+            return data
         if not self._is_stream:
+            self._pieces.append(data)
+            self._size += len(data)
+            if self._size > MAX_ROUND_BYTES:
+                raise BodyTooLargeError
             return b""
-        events, self._unread = split_events(self._unread)
-        return b"".join(map(self._add_event, events))
+        shown = b"".join(map(self._add_event, self._splitter.split(data)))
+        if self._splitter.unread_bytes > MAX_ROUND_BYTES:
+            self._is_passed_on = True
+            return shown + self._splitter.take_rest()
+        return shown
 
     def _add_event(self, raw: bytes) -> bytes:
         data = event_data(raw)
@@ -697,8 +718,9 @@ class AnswerRounds:
         """Return why the running round has ended."""
         if self._is_stream:
             return self._joiner.stop
+        self._whole = b"".join(self._pieces)
         try:
-            value = read_json(self._unread)
+            value = read_json(self._whole)
         except ValueError:
             return ""
         if self._is_list:
@@ -713,7 +735,8 @@ class AnswerRounds:
     def next_round(self) -> bytes:
         """Begin another round, and return what is left of this one for the client."""
         events = self._joiner.continue_round()
-        self._unread, self._last_marks, self.is_over, self._is_changed = b"", [], False, True
+        self._splitter, self._pieces, self._size = EventSplitter(), [], 0
+        self._last_marks, self.is_over, self._is_changed = [], False, True
         if self._is_stream:
             return self._encoded(events)
         if self._is_list:
@@ -723,14 +746,14 @@ class AnswerRounds:
     def end(self) -> bytes:
         """Return the end of the answer, or all of it if there was no stream."""
         if self._is_stream:
-            return self._encoded(self._joiner.end()) + b"".join(self._last_marks) + self._unread
+            return self._encoded(self._joiner.end()) + b"".join(self._last_marks) + self._splitter.take_rest()
         if not self._answers:
-            return self._unread  # it is not what this API answers
+            return self._whole  # it is not what this API answers
         if self._is_list:
             joined: object = [*self._answers, *self._joiner.end()]
-            return write_json(joined) if self._is_changed else self._unread
+            return write_json(joined) if self._is_changed else self._whole
         joined = joined_answer(self._wire, self._answers)
-        return self._unread if joined == self._answers[0] else write_json(joined)
+        return self._whole if joined == self._answers[0] else write_json(joined)
 
 
 def encoded_event(wire: Wire, event: JsonMapping) -> bytes:
