@@ -347,6 +347,35 @@ async def test_the_tokens_that_a_provider_reports_count_against_the_limit_of_a_k
     assert "has used its 100 tokens of today" in json.loads(second.body)["error"]["message"]
 
 
+@pytest.mark.parametrize("why", ["store", "encoding", "no list"])
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+async def test_an_answer_that_is_not_recorded_counts_against_the_limit_of_a_key(
+    tmp_path: Path, why: str, *, is_stream: bool
+) -> None:
+    usage = {"input_tokens": 90, "output_tokens": 10, "total_tokens": 100}
+    response: dict[str, object] = {"id": "r", "object": "response", "status": "completed", "output": [], "usage": usage}
+    event = json.dumps({"type": "response.completed", "response": response}).encode()
+    whole = json.dumps(response).encode()
+    kind = "text/event-stream" if is_stream else "application/json"
+    pieces = [b"event: response.completed\ndata: %s\n\n" % event if is_stream else whole]
+    body = b'{"model":"m","prompt":{"id":"p"}}' if why == "no list" else b'{"model":"m","input":"hi"}'
+    store = f"sqlite:///{tmp_path}/no/chats.db" if why == "store" else "memory://"
+    (tmp_path / "no").write_text("a file where the folder should be")
+    encoding = {"content_encoding": "br"} if why == "encoding" else {}
+    access = Access(keys=Keys([entry(tokens_per_day=100)]))
+    async with (
+        FaultyUpstream(FaultyAnswer(headers=[("content-type", kind)], pieces=pieces)) as upstream,
+        running_gateway(upstream.url, access=access, store=store) as url,
+    ):
+        seen = [
+            await ask(url, path="/v1/responses", body=body, authorization="Bearer hf-a", **encoding) for _ in range(2)
+        ]
+        counted = (await ask(url, "GET", "/metrics")).body.decode()
+
+    assert [(one.status, one.is_whole) for one in seen] == [(200, True), (429, True)]
+    assert [line for line in counted.splitlines() if line.startswith("holdfast_gateway_answers_total")] == []
+
+
 @pytest.mark.parametrize("path", ["/holdfast", "/holdfast/v1", "/holdfast/v2/sessions", "/holdfast/v1/made/up"])
 async def test_a_token_is_never_forwarded_to_a_provider(path: str) -> None:
     async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(control_token=TOKEN)) as url:

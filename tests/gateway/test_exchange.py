@@ -343,6 +343,7 @@ async def test_an_answer_that_cannot_be_stored_passes_unless_the_gateway_is_stri
     assert (seen.status, seen.header("x-holdfast-session")) == (200, "s")
     assert (seen.body, seen.is_whole) == ((b"".join(SSE[:2]), False) if is_strict else (b"".join(SSE), True))
     assert 'holdfast_gateway_recording_failures_total{stage="answer"} 1.0' in metrics
+    assert "holdfast_gateway_answers_total{" not in metrics  # which counts the answers on record
 
 
 async def test_the_end_of_a_last_event_of_megabytes_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ from holdfast.apps.gateway.provider_apis import (
     has_event_end,
     header_line,
 )
-from holdfast.apps.gateway.recording.exchange import ClientRequest, Ending, Exchange, new_request_id
+from holdfast.apps.gateway.recording.exchange import AnswerCopy, ClientRequest, Ending, Exchange, new_request_id
 from holdfast.apps.gateway.recording.governing import NOTHING_REQUESTED, requested_governing
 from holdfast.apps.gateway.recording.recall_rounds import MAX_ROUND_BYTES, AnswerRounds, error_event
 from holdfast.apps.gateway.recording.recorder import Recorder
@@ -334,6 +334,9 @@ class Relay:
         if call.exchange is None and self._settings.is_strict:
             text = f"the request was not forwarded, because it could not be recorded: {call.problem}"
             return await self._refuse(call, 503, text)
+        is_recorded = call.exchange is not None and call.exchange.session_id
+        if not is_recorded and call.caller.key is not None and call.caller.key.tokens_per_day is not None:
+            call.unrecorded = AnswerCopy(destination.wire)
         await self._exchange(call)
 
     async def _record(self, call: "_Call", wire: Wire) -> None:
@@ -592,6 +595,8 @@ class Relay:
             plain = chunk if tail.is_plain else await tail.decompress(chunk)
             if exchange is not None:
                 exchange.feed(plain)
+            if call.unrecorded is not None:
+                call.unrecorded.add(plain)
             passed = tail.pass_on(chunk, plain)
             await client.send(passed)
             if passed is not chunk and tail.is_complete:
@@ -676,12 +681,16 @@ class Relay:
 
     async def _finish(self, call: "_Call", ended: Ending, status: int | None = None) -> None:
         """Put the end of an exchange on record, once; a strict gateway withholds an answer that cannot be stored."""
+        if (unrecorded := call.unrecorded) is not None:
+            call.unrecorded = None
+            self._access.spend(call.caller, await call.client.storing(unrecorded.tokens()))
         if call.exchange is None or call.ended:
             return
         call.ended = ended
-        self._metrics.endings_with(ended).inc()
         try:
-            await call.client.storing(call.exchange.finish(ended, call.status if status is None else status))
+            finishing = call.exchange.finish(ended, call.status if status is None else status)
+            if await call.client.storing(finishing):
+                self._metrics.endings_with(ended).inc()
         except Exception as error:
             self._note_failure(call, "answer", str(error) or type(error).__name__)
             if self._settings.is_strict and ended == "complete":
@@ -776,6 +785,8 @@ class _Call:
         self.plain = b""
         """The body without its encoding."""
         self.exchange: Exchange | None = None
+        self.unrecorded: AnswerCopy | None = None
+        """The answer to a request that is not recorded, where it counts against the tokens of a key."""
         self.ended = ""
         """How the answer ended, once that is on record."""
         self.problem = ""

@@ -85,6 +85,35 @@ def read_request(request: ClientRequest, before: ClientBody | None) -> ReadReque
     return ReadRequest(request, body, signals, chain_start(request.namespace, request.wire))
 
 
+class AnswerCopy:
+    """What is kept of a successful answer as it arrives, up to a limit, to be read when it has ended."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire: Wire = wire
+        self._chunks: list[bytes] = []
+        self.size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Take bytes of the answer."""
+        if self.size < MAX_ANSWER_BYTES:
+            self._chunks.append(chunk)
+            self.size += len(chunk)
+
+    async def read(self) -> Answer:
+        """Return the answer; raises `ValueError` if it is none of its wire."""
+        raw, wire = b"".join(self._chunks), self._wire
+        if len(raw) <= MAX_INLINE_ANSWER_BYTES:
+            return read_answer(wire, answer_events(wire, raw))
+        return await asyncio.to_thread(lambda: read_answer(wire, answer_events(wire, raw)))
+
+    async def tokens(self) -> int:
+        """Return what an answer that is not recorded cost; 0 if that cannot be read."""
+        try:
+            return tokens_of(await self.read())
+        except (HoldfastError, ValueError):
+            return 0
+
+
 class AnswerSink(Protocol):
     """Where an answer is recorded."""
 
@@ -131,8 +160,7 @@ class Exchange:
         self._wire: Wire = request.wire
         self._sink: AnswerSink | None = None
         self._sessions: OpenSessions | None = None
-        self._chunks: list[bytes] = []
-        self._size = 0
+        self._copy = AnswerCopy(request.wire)
         self._started = monotonic()
 
     def record_with(self, sink: AnswerSink, sessions: OpenSessions) -> "Exchange":
@@ -163,11 +191,10 @@ class Exchange:
 
     def feed(self, chunk: bytes) -> None:
         """Take bytes of a successful answer as they arrive."""
-        if self._sink is not None and not self._size:
-            self._sink.opened.summarizer.note_answer()
-        if self._sink is not None and self._size < MAX_ANSWER_BYTES:
-            self._chunks.append(chunk)
-            self._size += len(chunk)
+        if self._sink is not None:
+            if not self._copy.size:
+                self._sink.opened.summarizer.note_answer()
+            self._copy.add(chunk)
 
     async def continue_answer(self) -> bytes | None:
         """Answer the model's calls of `recall`, and return the request for the rest of its answer; None if it is over.
@@ -178,44 +205,41 @@ class Exchange:
         assert sink is not None and sessions is not None  # noqa: S101, PT018 - only recorded answers have such calls
         duration_ms = int((monotonic() - self._started) * 1000)
         try:
-            answer = await self._read_answer()
+            answer = await self._copy.read()
             body = await sessions.run_to_completion(sink.answer_recall(self, answer, duration_ms))
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
         if body is not None:
-            if (usage := usage_of(answer)) is not None:
-                self.tokens += usage.all_input_tokens + usage.output_tokens
-            self.body, self._chunks, self._size, self._started = body, [], 0, monotonic()
+            self.tokens += tokens_of(answer)
+            self.body, self._copy, self._started = body, AnswerCopy(self._wire), monotonic()
         return body
 
-    async def finish(self, ended: Ending, status: int) -> None:
-        """Record how the answer ended; it is durable when this returns. A second call changes nothing."""
+    async def finish(self, ended: Ending, status: int) -> bool:
+        """Record how the answer ended; it is durable when this returns. A second call changes nothing.
+
+        Return whether it is on record now.
+        """
         sink, sessions, self._sink = self._sink, self._sessions, None
         # They refer to this exchange: with them, the bodies of many requests would wait for the garbage collector.
         self.shrink = self.prepare_again = None
         if sink is None or sessions is None:
-            return
+            return False
         sink.opened.summarizer.note_answer()
         is_answer = ended != "refused" and status < HTTPStatus.BAD_REQUEST
         try:
             await sessions.run_to_completion(self._store(sink, sessions, is_answer=is_answer))
         except (HoldfastError, ValueError) as error:
             if sink.opened.is_deleted:
-                return  # on purpose, while the answer came: nothing of it is to be on record
+                return False  # on purpose, while the answer came: nothing of it is to be on record
             raise RecordingError(str(error)) from error
         sink.read_ahead()
-
-    async def _read_answer(self) -> Answer:
-        raw, wire = b"".join(self._chunks), self._wire
-        if len(raw) <= MAX_INLINE_ANSWER_BYTES:
-            return read_answer(wire, answer_events(wire, raw))
-        return await asyncio.to_thread(lambda: read_answer(wire, answer_events(wire, raw)))
+        return True
 
     async def _store(self, sink: AnswerSink, sessions: OpenSessions, *, is_answer: bool) -> None:
         try:
-            answer = await self._read_answer() if is_answer else None
-            if answer is not None and (usage := usage_of(answer)) is not None:
-                self.tokens += usage.all_input_tokens + usage.output_tokens
+            answer = await self._copy.read() if is_answer else None
+            if answer is not None:
+                self.tokens += tokens_of(answer)
             await sink.store(answer, int((monotonic() - self._started) * 1000))
         finally:
             await sessions.release(sink.opened)
@@ -224,3 +248,9 @@ class Exchange:
 def usage_of(answer: Answer) -> Usage | None:
     """Return what an answer cost; None if there is no report, or none that can be read."""
     return usage_if_readable(read_usage, answer.usage)
+
+
+def tokens_of(answer: Answer) -> int:
+    """Return what an answer cost, input and output together; 0 if the provider did not say."""
+    usage = usage_of(answer)
+    return 0 if usage is None else usage.all_input_tokens + usage.output_tokens
