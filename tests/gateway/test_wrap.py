@@ -14,6 +14,7 @@ from subprocess import PIPE
 
 import pytest
 
+from holdfast.apps.cli import wrap as wrap_module
 from holdfast.apps.cli.main import main
 from holdfast.apps.cli.wrap import PROGRAMS, RUN_HOLDFAST, is_gateway
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
@@ -165,12 +166,13 @@ def test_a_gateway_that_does_not_start_says_why_once(tmp_path: Path) -> None:
 class Health(BaseHTTPRequestHandler):
     """Answers as a gateway does that is asked how it is."""
 
+    content = b'{"status": "ok", "server": "holdfast"}'
+
     def do_GET(self) -> None:
-        content = b'{"status": "ok"}'
         self.send_response(200)
-        self.send_header("content-length", str(len(content)))
+        self.send_header("content-length", str(len(self.content)))
         self.end_headers()
-        self.wfile.write(content)
+        self.wfile.write(self.content)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the standard library
         del format, args
@@ -200,6 +202,33 @@ def test_a_gateway_that_runs_is_used_and_goes_on_after_the_agent(
         f"holdfast: gateway: {url}; by hand: ANTHROPIC_BASE_URL={url} CLAUDE_CODE_GATEWAY_HINT_HEADERS=1 "
         "claude -p hello\n"
     )
+
+
+@pytest.mark.parametrize("said", [b'{"status": "ok"}', b'["status", "holdfast"]', b"status: holdfast", b"[" * 900])
+def test_another_program_that_answers_at_the_port_gets_no_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], said: bytes
+) -> None:
+    class Other(Health):
+        """Another program on this port, which has a `/health`, too."""
+
+        content = said
+
+    program = tmp_path / "claude"
+    program.write_text(AGENT.format(python=sys.executable))
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:///{tmp_path}/chats.db")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server, ThreadPoolExecutor() as threads:
+        threads.submit(server.serve_forever)
+        monkeypatch.setattr(wrap_module, "DEFAULT_PORT", server.server_port)
+        try:
+            code = main(["wrap", "claude"])
+        finally:
+            server.shutdown()
+
+    seen = json.loads(capfd.readouterr().out)
+    assert (code, seen["health"], seen["url"] == f"http://127.0.0.1:{server.server_port}") == (7, 200, False)
 
 
 def test_a_gateway_on_this_machine_is_not_looked_for_at_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

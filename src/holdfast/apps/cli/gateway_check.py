@@ -14,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request
 
 from holdfast.apps.cli.gateway import control_token_file
-from holdfast.apps.cli.wrap import is_gateway, opener_for
+from holdfast.apps.cli.wrap import health_of, opener_for
 from holdfast.apps.settings.models import bare_model_name, provider_of
 from holdfast.apps.settings.settings import Settings
 from holdfast.models.base import EMBEDDED_MODEL
@@ -47,7 +47,7 @@ class _Answer:
 
 def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
     """Send a prompt of two words through a gateway, look for it on record, and delete it again."""
-    if not is_gateway(url):
+    if b"status" not in health_of(url):
         yield GatewayFinding("fail", f"no gateway answers at {url}", "start one: holdfast gateway")
         return
     session, (path, body) = f"doctor-{secrets.token_hex(4)}", _request(settings)

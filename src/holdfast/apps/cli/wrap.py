@@ -24,6 +24,7 @@ from holdfast.apps.cli.output import port_number, warn
 from holdfast.errors import SettingsError
 from holdfast.models.http_endpoint import is_loopback
 from holdfast.stores.base import Store
+from holdfast.wire.json_reader import as_object
 
 DEFAULT_PORT = 8787
 HEALTH_SECONDS = 1.0
@@ -202,12 +203,20 @@ async def _started_url(process: asyncio.subprocess.Process) -> str:
 
 
 def is_gateway(url: str) -> bool:
-    """Return whether one of our gateways answers at an address."""
+    """Return whether one of our gateways answers at an address, and not another program that has a /health, too."""
+    try:
+        return as_object(json.loads(health_of(url))).get("server") == "holdfast"
+    except (ValueError, RecursionError):
+        return False
+
+
+def health_of(url: str) -> bytes:
+    """Return what a server says when it is asked how it is; empty if it does not answer in HTTP."""
     try:
         with opener_for(url).open(f"{url}/health", timeout=HEALTH_SECONDS) as answer:
-            return b"status" in answer.read(1_000)
+            return answer.read(1_000)
     except (OSError, ValueError, HTTPException):
-        return False
+        return b""
 
 
 def opener_for(url: str) -> OpenerDirector:

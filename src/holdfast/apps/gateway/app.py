@@ -99,7 +99,8 @@ def gateway_app(
     )
 
     async def alive(_request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+        # By its name `holdfast wrap` tells it from other programs that have a /health.
+        return JSONResponse({"status": "ok", "server": "holdfast"})
 
     async def ready(_request: Request) -> Response:
         try:
