@@ -17,6 +17,7 @@ import pytest
 from holdfast.apps.cli import wrap as wrap_module
 from holdfast.apps.cli.main import main
 from holdfast.apps.cli.wrap import PROGRAMS, RUN_HOLDFAST, is_gateway
+from holdfast.errors import SettingsError
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient
 
@@ -142,6 +143,41 @@ def test_the_command_by_hand_names_a_key_and_does_not_show_it(tmp_path: Path, mo
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith('/v1 COPILOT_PROVIDER_API_KEY="$OPENAI_API_KEY" copilot\n')
     assert "sk-of-the-user" not in done.stderr
+
+
+@pytest.mark.parametrize("own_url", [None, "http://127.0.0.1:9/v1"])
+def test_what_the_environment_says_of_opencodes_providers_is_kept_and_they_are_reached_through_the_gateway(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], own_url: str | None
+) -> None:
+    models = {"gpt-5": {"name": "Mine"}}
+    options = {"timeout": 5} | ({"baseURL": own_url} if own_url else {})
+    known = {"theme": "dark", "provider": {"openai": {"models": models, "options": options}, "local": {"npm": "x"}}}
+    monkeypatch.setenv("OPENCODE_CONFIG_CONTENT", json.dumps(known))
+
+    environment = PROGRAMS["opencode"].environment("http://127.0.0.1:8787")
+
+    gateway = "http://127.0.0.1:8787/v1"
+    assert json.loads(environment["OPENCODE_CONFIG_CONTENT"]) == {
+        "theme": "dark",
+        "provider": {
+            "openai": {"models": models, "options": {"timeout": 5, "baseURL": own_url or gateway}},
+            "local": {"npm": "x"},
+            "anthropic": {"options": {"baseURL": gateway}},
+        },
+    }
+    assert ("openai a baseURL of its own" in capfd.readouterr().err) == (own_url is not None)
+
+
+@pytest.mark.parametrize("content", ["{ // mine\n}", "[]", '{"provider": [1]}', "[" * 100_000])
+def test_a_configuration_of_opencode_that_cannot_be_read_is_named(
+    monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setenv("OPENCODE_CONFIG_CONTENT", content)
+
+    with pytest.raises(SettingsError) as wrong:
+        PROGRAMS["opencode"].environment("http://127.0.0.1:8787")
+
+    assert str(wrong.value).startswith("OPENCODE_CONFIG_CONTENT: ")
 
 
 def test_an_agent_that_is_not_installed_is_named_with_the_way_to_install_it(tmp_path: Path) -> None:

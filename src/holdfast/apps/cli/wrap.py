@@ -24,10 +24,12 @@ from holdfast.apps.cli.output import port_number, warn
 from holdfast.errors import SettingsError
 from holdfast.models.http_endpoint import is_loopback
 from holdfast.stores.base import Store
-from holdfast.wire.json_reader import as_object
+from holdfast.wire.json_reader import as_object, is_mapping
 
 DEFAULT_PORT = 8787
 HEALTH_SECONDS = 1.0
+OPENCODE_VARIABLE = "OPENCODE_CONFIG_CONTENT"
+"""Holds a configuration that opencode lays over those of its files."""
 GATEWAY_START_SECONDS = 30.0
 LISTENING = "listening on "
 RUN_HOLDFAST = "import sys; from holdfast.apps.cli.main import main; sys.exit(main())"
@@ -66,10 +68,20 @@ def _around_proxies() -> dict[str, str]:
 
 
 def _opencode_environment(url: str) -> dict[str, str]:
-    options = {"options": {"baseURL": f"{url}/v1"}}
-    known = json.loads(os.environ.get("OPENCODE_CONFIG_CONTENT") or "{}")
-    providers = {"openai": options, "anthropic": options, **known.get("provider", {})}
-    return {"OPENCODE_CONFIG_CONTENT": json.dumps({**known, "provider": providers})}
+    try:
+        known: object = json.loads(os.environ.get(OPENCODE_VARIABLE) or "{}")
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(OPENCODE_VARIABLE, f"is not JSON: {error}") from error
+    if not is_mapping(known) or not is_mapping(providers := known.get("provider", {})):
+        raise SettingsError(OPENCODE_VARIABLE, "must be a JSON object, and its member provider, too")
+    reached: dict[str, object] = {**providers}
+    for name in ("openai", "anthropic"):
+        given = as_object(providers.get(name))
+        options = as_object(given.get("options"))
+        if options.get("baseURL"):
+            warn(f"{OPENCODE_VARIABLE} gives {name} a baseURL of its own: its requests do not go through the gateway")
+        reached[name] = {**given, "options": {"baseURL": f"{url}/v1", **options}}
+    return {OPENCODE_VARIABLE: json.dumps({**known, "provider": reached})}
 
 
 PROGRAMS = {
