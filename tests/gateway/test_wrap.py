@@ -32,6 +32,13 @@ sys.exit(7)
 """
 
 
+@pytest.fixture(autouse=True)
+def no_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what the environment of the test run says."""
+    for variable in {one for known in PROGRAMS.values() for one in known.addresses()}:
+        monkeypatch.delenv(variable, raising=False)
+
+
 def wrapped(folder: Path, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
     home = folder / "home"
     home.mkdir(exist_ok=True)
@@ -145,6 +152,69 @@ def test_the_command_by_hand_names_a_key_and_does_not_show_it(tmp_path: Path, mo
     assert "sk-of-the-user" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "variables", "options", "upstreams"),
+    [
+        ("claude", {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/corp"}, [], ["anthropic=http://127.0.0.1:9/corp"]),
+        (
+            "claude",
+            {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/corp"},
+            ["--upstream", "anthropic=http://127.0.0.1:9"],
+            ["anthropic=http://127.0.0.1:9"],
+        ),
+        ("claude", {"ANTHROPIC_BASE_URL": "http://localhost:8787", "OPENAI_BASE_URL": "http://127.0.0.1:9"}, [], []),
+        ("copilot", {"COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:9/v1"}, [], ["openai=http://127.0.0.1:9/v1"]),
+        (
+            "copilot",
+            {"COPILOT_PROVIDER_TYPE": "anthropic", "COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:9"},
+            [],
+            ["anthropic=http://127.0.0.1:9"],
+        ),
+        (
+            "aider",
+            {"OPENAI_API_BASE": "http://127.0.0.1:9/v1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:8787"},
+            [],
+            ["openai=http://127.0.0.1:9/v1"],
+        ),
+    ],
+)
+def test_an_agents_own_address_is_where_a_new_gateway_sends_its_requests(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    name: str,
+    variables: dict[str, str],
+    options: list[str],
+    upstreams: list[str],
+) -> None:
+    program = tmp_path / "bin" / name
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o700)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+
+    done = wrapped(tmp_path, name, "--budget", "9000", *options, path=str(program.parent))
+
+    assert done.returncode == 0, done.stderr
+    shown = done.stderr.partition(", and in another terminal")[0].split(" ")
+    assert [one.removeprefix("--upstream=") for one in shown if one.startswith("--upstream=")] == upstreams
+
+
+def test_copilot_gets_an_address_that_fits_the_api_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("COPILOT_PROVIDER_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    seen: list[object] = []
+    for kind in ("openai", "anthropic"):
+        monkeypatch.setenv("COPILOT_PROVIDER_TYPE", kind)
+        seen.append(PROGRAMS["copilot"].environment("http://127.0.0.1:8787"))
+
+    assert seen == [
+        {"COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:8787/v1"},
+        {"COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:8787"},
+    ]
+
+
 @pytest.mark.parametrize("own_url", [None, "http://127.0.0.1:9/v1"])
 def test_what_the_environment_says_of_opencodes_providers_is_kept_and_they_are_reached_through_the_gateway(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], own_url: str | None
@@ -222,6 +292,7 @@ def test_a_gateway_that_runs_is_used_and_goes_on_after_the_agent(
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
     with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server, ThreadPoolExecutor() as threads:
         threads.submit(server.serve_forever)
         url = f"http://127.0.0.1:{server.server_port}"
@@ -235,6 +306,7 @@ def test_a_gateway_that_runs_is_used_and_goes_on_after_the_agent(
     assert (code, is_running) == (7, True)
     assert json.loads(out) == {"arguments": ["-p", "hello"], "url": url, "health": 200}
     assert told == (
+        f"holdfast: ANTHROPIC_BASE_URL is set, but the gateway that runs at {url} has its own --upstream\n"
         f"holdfast: gateway: {url}; by hand: ANTHROPIC_BASE_URL={url} CLAUDE_CODE_GATEWAY_HINT_HEADERS=1 "
         "claude -p hello\n"
     )

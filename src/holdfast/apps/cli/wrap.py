@@ -22,7 +22,7 @@ from urllib.request import OpenerDirector, ProxyHandler, build_opener, getproxie
 
 from holdfast.apps.cli.output import port_number, warn
 from holdfast.errors import SettingsError
-from holdfast.models.http_endpoint import is_loopback
+from holdfast.models.http_endpoint import is_loopback, split_http_url
 from holdfast.stores.base import Store
 from holdfast.wire.json_reader import as_object, is_mapping
 
@@ -45,6 +45,8 @@ class WrappedProgram:
     install: str
     environment: Callable[[str], Mapping[str, str]]
     arguments: Callable[[str], Sequence[str]] = lambda _: ()
+    addresses: Callable[[], Mapping[str, str]] = dict[str, str]
+    """By the variables that give it an address, the providers that are reached there."""
 
 
 def _codex_arguments(url: str) -> list[str]:
@@ -52,9 +54,16 @@ def _codex_arguments(url: str) -> list[str]:
     return ["-c", "model_provider=holdfast", "-c", f"model_providers.holdfast={provider}"]
 
 
+def _copilot_addresses() -> dict[str, str]:
+    speaks_anthropic = os.environ.get("COPILOT_PROVIDER_TYPE") == "anthropic"
+    return {"COPILOT_PROVIDER_BASE_URL": "anthropic" if speaks_anthropic else "openai"}
+
+
 def _copilot_environment(url: str) -> dict[str, str]:
-    key = os.environ.get("COPILOT_PROVIDER_API_KEY") or os.environ.get("OPENAI_API_KEY")
-    return {"COPILOT_PROVIDER_BASE_URL": f"{url}/v1", **({"COPILOT_PROVIDER_API_KEY": key} if key else {})}
+    [(variable, provider)] = _copilot_addresses().items()
+    key = os.environ.get("COPILOT_PROVIDER_API_KEY") or os.environ.get(f"{provider.upper()}_API_KEY")
+    address = url if provider == "anthropic" else f"{url}/v1"
+    return {variable: address, **({"COPILOT_PROVIDER_API_KEY": key} if key else {})}
 
 
 def _around_proxies() -> dict[str, str]:
@@ -89,17 +98,34 @@ PROGRAMS = {
         "claude",
         "npm install -g @anthropic-ai/claude-code",
         lambda url: {"ANTHROPIC_BASE_URL": url, "CLAUDE_CODE_GATEWAY_HINT_HEADERS": "1"},
+        addresses=lambda: {"ANTHROPIC_BASE_URL": "anthropic"},
     ),
-    "codex": WrappedProgram("codex", "npm install -g @openai/codex", lambda _: {}, _codex_arguments),
-    "copilot": WrappedProgram("copilot", "npm install -g @github/copilot", _copilot_environment),
+    "codex": WrappedProgram(
+        "codex",
+        "npm install -g @openai/codex",
+        lambda _: {},
+        _codex_arguments,
+        addresses=lambda: {"OPENAI_BASE_URL": "openai"},
+    ),
+    "copilot": WrappedProgram(
+        "copilot", "npm install -g @github/copilot", _copilot_environment, addresses=_copilot_addresses
+    ),
     "gemini": WrappedProgram(
-        "gemini", "npm install -g @google/gemini-cli", lambda url: {"GOOGLE_GEMINI_BASE_URL": url}
+        "gemini",
+        "npm install -g @google/gemini-cli",
+        lambda url: {"GOOGLE_GEMINI_BASE_URL": url},
+        addresses=lambda: {"GOOGLE_GEMINI_BASE_URL": "gemini"},
     ),
     "opencode": WrappedProgram("opencode", "npm install -g opencode-ai", _opencode_environment),
     "aider": WrappedProgram(
         "aider",
         "pip install aider-chat",
         lambda url: {"OPENAI_API_BASE": f"{url}/v1", "ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_BASE": url},
+        addresses=lambda: {
+            "OPENAI_API_BASE": "openai",
+            "ANTHROPIC_BASE_URL": "anthropic",
+            "ANTHROPIC_API_BASE": "anthropic",
+        },
     ),
 }
 
@@ -119,7 +145,7 @@ async def run_wrapped(args: argparse.Namespace, store: Store) -> int:
     found = shutil.which(program.command)
     if found is None:
         raise SettingsError("wrap", f"there is no program {program.command!r} on the path; {program.install}")
-    async with _gateway(args) as (url, start_by_hand):
+    async with _gateway(args, program.addresses()) as (url, start_by_hand):
         environment = {**program.environment(url), **_around_proxies()}
         arguments = [*program.arguments(url), *args.wrapped]
         shown = [_assignment(name, value) for name, value in environment.items()]
@@ -153,19 +179,25 @@ def _pass_on(process: asyncio.subprocess.Process, number: signal.Signals) -> Non
 
 
 @asynccontextmanager
-async def _gateway(args: argparse.Namespace) -> AsyncGenerator[tuple[str, str]]:
+async def _gateway(args: argparse.Namespace, addresses: Mapping[str, str]) -> AsyncGenerator[tuple[str, str]]:
     """Yield the address of a gateway: the one that runs, or one that runs as long as it is needed.
 
-    With it comes the command that starts the second kind by hand, which is gone when the agent ends.
+    With it comes the command that starts the second kind by hand, which is gone when the agent ends. A new one sends
+    requests where the agent would send them by itself: `addresses` are the variables that say so, and the providers.
     """
     port = args.port or DEFAULT_PORT
     url = f"http://127.0.0.1:{port}"
     is_running = await asyncio.to_thread(is_gateway, url)
     options = [f"--{name}={value}" for name in ("store", "policy", "budget") if (value := getattr(args, name, None))]
     options += [f"--upstream={one}" for one in args.upstream or ()]
+    given = {one.partition("=")[0].strip() for one in args.upstream or ()}
+    own = await asyncio.to_thread(_own_addresses, addresses, given, port)
     if is_running and not options:
+        for variable in own:
+            warn(f"{variable} is set, but the gateway that runs at {url} has its own --upstream")
         yield url, ""
         return
+    options += own.values()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-c", RUN_GATEWAY, "gateway", f"--port={args.port or 0}", *options),
@@ -184,6 +216,26 @@ async def _gateway(args: argparse.Namespace) -> AsyncGenerator[tuple[str, str]]:
         if process.returncode is None:
             process.terminate()
             await process.wait()
+
+
+def _own_addresses(addresses: Mapping[str, str], given: set[str], port: int) -> dict[str, str]:
+    """Return the options that have a new gateway send requests where the agent would, by the variables that say so."""
+    options: dict[str, str] = {}
+    for variable, provider in addresses.items():
+        address = os.environ.get(variable, "").strip()
+        if address and provider not in given and not _leads_to_gateway(address, port):
+            given = given | {provider}
+            options[variable] = f"--upstream={provider}={address}"
+    return options
+
+
+def _leads_to_gateway(address: str, port: int) -> bool:
+    """Return whether an agent's address is that of a gateway, which may not run: then its requests go on from there."""
+    parts = split_http_url(address)
+    if parts is None:
+        return False  # the new gateway says what is wrong with it
+    is_ours = is_loopback(parts.hostname or "") and parts.port == port
+    return is_ours or is_gateway(address.rstrip("/").removesuffix("/v1"))
 
 
 def stop_with_parent() -> None:
