@@ -1551,3 +1551,57 @@ async def test_chunks_that_have_arrived_are_read_at_once_and_the_connection_read
     assert [*map(str, protocol.method_calls)][-1:] == ["call.resume_reading()"]
     content.feed_eof()
     assert await next_chunk(response) == b""
+
+
+def proxied_by(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    """Have the environment name a proxy for every address."""
+    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("https_proxy", proxy)
+
+
+async def test_a_proxy_of_the_environment_without_a_scheme_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as proxy:
+        proxied_by(monkeypatch, proxy.url.removeprefix("http://"))
+        async with running_gateway("http://provider.example") as url:
+            seen = await ask(url, body=CHAT)
+
+    assert (seen.status, seen.body) == (200, ANSWER)
+    assert [one.line for one in proxy.requests] == ["POST http://provider.example/v1/chat/completions HTTP/1.1"]
+
+
+@pytest.mark.parametrize(
+    ("proxy", "problem"),
+    [
+        (
+            "socks5://u:secret@127.0.0.1:9",
+            "https://provider.example was not called: the proxy that the environment names has no address "
+            "such as http://host:8080 (it begins with 'socks5'); check it",
+        ),
+        (
+            "http://u:secret@[::1",
+            "https://provider.example was not called: the proxy that the environment names has no address "
+            "such as http://host:8080 (it begins with 'http'); check it",
+        ),
+        (
+            "REFUSES",
+            "https://provider.example:443 cannot be reached: the proxy that the environment names answered 407; "
+            "check HTTPS_PROXY and NO_PROXY",
+        ),
+        (
+            "http://u:secret@127.0.0.1:1",
+            "https://provider.example:443 cannot be reached through the proxy that the environment names: "
+            "Connect call failed ('127.0.0.1', 1); check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+        ),
+    ],
+)
+async def test_a_proxy_of_the_environment_that_does_not_work_is_named_and_not_the_provider(
+    monkeypatch: pytest.MonkeyPatch, proxy: str, problem: str
+) -> None:
+    async with FaultyUpstream(FaultyAnswer(status=407)) as refusing:
+        proxied_by(monkeypatch, refusing.url if proxy == "REFUSES" else proxy)
+        async with running_gateway("https://provider.example") as url:
+            seen = [await ask(url, path=path, body=CHAT) for path in ("/v1/chat/completions", "/v1/embeddings")]
+
+    assert [(one.status, error_of(one)) for one in seen] == [(502, f"the gateway got no answer: {problem}")] * 2

@@ -121,8 +121,16 @@ class Upstreams:
         return URL(f"{self._origins[destination.upstream]}{path}{'?' * bool(query)}{query}", encoded=True)
 
     def proxy(self, name: str) -> str | None:
-        """Return the address of the HTTP proxy that leads to an upstream, from the environment."""
-        return self._proxies.get(name)
+        """Return the address of the proxy that leads to an upstream, from the environment; raises `UpstreamError`."""
+        address = (self._proxies.get(name) or "").strip()
+        if not address:
+            return None
+        url = address if "://" in address else f"http://{address}"  # as curl and others read it
+        if split_http_url(url) is None:
+            kind = f"it begins with {url.partition('://')[0]!r:.20}"
+            problem = f"the proxy that the environment names has no address such as http://host:8080 ({kind}); check it"
+            raise UpstreamError("invalid", f"{self._origins[name]} was not called: {problem}")
+        return url
 
     def key_header(self, destination: Destination) -> tuple[str, str] | None:
         """Return the header with the key of an upstream, if the environment has one."""
@@ -314,7 +322,14 @@ def _failure(error: Exception, url: URL, timeouts: PhaseTimeouts) -> UpstreamErr
         return UpstreamError("timeout", f"{where} did not accept a connection in {timeouts.connect_seconds:g} s")
     if isinstance(error, TimeoutError):
         return UpstreamError("timeout", f"{where} did not answer in {timeouts.first_byte_seconds:g} s")
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientProxyConnectionError):
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        reason = error.strerror or error.os_error
+        problem = f"{where} cannot be reached through the proxy that the environment names: {reason}"
+        return UpstreamError("unreachable", f"{problem}; check HTTPS_PROXY, HTTP_PROXY and NO_PROXY")
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        problem = f"the proxy that the environment names answered {error.status}"
+        return UpstreamError("invalid", f"{where} cannot be reached: {problem}; check HTTPS_PROXY and NO_PROXY")
+    if isinstance(error, aiohttp.ClientConnectorError):
         reason = error.strerror or error.os_error
         return UpstreamError("unreachable", f"{where} cannot be reached: {reason}; check --upstream and the network")
     if isinstance(error, aiohttp.ServerDisconnectedError | OSError):
