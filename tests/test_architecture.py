@@ -21,7 +21,7 @@ LAYERS = (
     {"apps.chat", "apps.gateway"},
     {"apps.mcp", "apps.viewer"},
     {"apps.jobs", "apps.lab", "apps.serving"},
-    {"apps.settings", "apps.threads"},
+    {"apps.settings", "apps.threads", "apps.http_protocol"},
     {"adapters", "importers", "testing"},
     {"session", "bare_list"},
     {"stores", "models", "counters"},

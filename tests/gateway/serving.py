@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from holdfast.apps.gateway.app import close_gateway, gateway_app
+from holdfast.apps.serving import http_protocol
 from holdfast.testing.endpoint import LOOPBACK_HOST
 
 OWN_HEADERS = re.compile(r"x-holdfast-|x-accel-buffering$|transfer-encoding$|connection$|content-length$|date$")
@@ -143,7 +144,14 @@ async def served(app: ASGIApp) -> AsyncGenerator[str]:
     """Serve an application on a free port, and yield its address."""
     listening = socket.create_server((LOOPBACK_HOST, 0))
     config = uvicorn.Config(
-        app, ws="none", log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off"
+        app,
+        http=http_protocol(),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        lifespan="off",
     )
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listening]))

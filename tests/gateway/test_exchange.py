@@ -1605,3 +1605,43 @@ async def test_a_proxy_of_the_environment_that_does_not_work_is_named_and_not_th
             seen = [await ask(url, path=path, body=CHAT) for path in ("/v1/chat/completions", "/v1/embeddings")]
 
     assert [(one.status, error_of(one)) for one in seen] == [(502, f"the gateway got no answer: {problem}")] * 2
+
+
+OFFER = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAAP__"}
+"""What Java's own HTTP client adds to a request."""
+
+
+async def test_a_request_that_offers_http_2_is_served_with_its_body_on_http_1() -> None:
+    async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, running_gateway(upstream.url) as url:
+        seen = await ask(url, body=CHAT, **OFFER, x_holdfast_session="s")
+
+    assert (seen.status, seen.body, seen.header("x-holdfast-session")) == (200, ANSWER, "s")
+    assert [(one.body, one.header("upgrade"), one.header("http2-settings")) for one in upstream.requests] == [
+        (CHAT, None, None)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_offers_between_other_requests_of_a_connection_lose_nothing(size: int, *, is_chunked: bool) -> None:
+    async with FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream, running_gateway(upstream.url) as url:
+        host, port = url.removeprefix("http://").split(":")
+        framing = "transfer-encoding: chunked" if is_chunked else f"content-length: {len(CHAT)}"
+        body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(CHAT), CHAT) if is_chunked else CHAT
+        raw = b""
+        for number in range(3):
+            offer = "".join(f"{name}: {value}\r\n" for name, value in OFFER.items()) if number != 1 else ""
+            head = f"POST /s/n{number}/v1/chat/completions HTTP/1.1\r\nhost: {host}\r\n{framing}\r\n{offer}\r\n"
+            raw += head.encode() + body
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for start in range(0, len(raw), size):
+            writer.write(raw[start : start + size])
+            await writer.drain()
+        seen: list[bytes] = []
+        for _ in range(3):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+            seen.append(head.split(b"x-holdfast-session: ")[1].split(b"\r\n")[0])
+            assert await reader.readexactly(len(ANSWER)) == ANSWER
+        writer.close()
+
+    assert (seen, [one.body for one in upstream.requests]) == ([b"n0", b"n1", b"n2"], [CHAT] * 3)

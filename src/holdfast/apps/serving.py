@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Literal
 
 import uvicorn
 from starlette.convertors import Convertor, register_url_convertor
@@ -224,6 +225,7 @@ async def serve_app(
     """
     config = uvicorn.Config(
         app,
+        http=http_protocol(),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -237,6 +239,15 @@ async def serve_app(
     logging.getLogger("uvicorn.error").addFilter(_is_error)
     await AppServer(config, announce, on_stop).serve(sockets=[_bound_socket(host, port, name, remedy)])
     return 0
+
+
+def http_protocol() -> "type[asyncio.Protocol] | Literal['h11']":
+    """Return what reads HTTP: a parser in C, where it is installed."""
+    try:
+        from holdfast.apps.http_protocol import HttpProtocol  # noqa: PLC0415 - an extra
+    except ImportError:
+        return "h11"
+    return HttpProtocol
 
 
 def _is_error(record: logging.LogRecord) -> bool:
