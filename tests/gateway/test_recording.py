@@ -12,7 +12,7 @@ import pytest
 from holdfast.apps.gateway.recording import identity
 from holdfast.apps.gateway.recording import recorder as recording
 from holdfast.apps.gateway.recording.client_body import texts_of
-from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request
+from holdfast.apps.gateway.recording.exchange import ClientRequest, Ending, Exchange, ReadRequest, read_request
 from holdfast.apps.gateway.recording.governing import requested_governing
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
@@ -304,6 +304,45 @@ async def test_a_first_prompt_that_is_sent_again_stays_in_the_session_of_its_cac
 
     assert (refused.session_id, again) == ("my-application", "my-application")
     assert await messages(recorder, again) == ["hi", "Hello there."]
+
+
+@pytest.mark.parametrize(("ended", "status"), [("refused", 529), ("cut", 200), ("client_left", 200)])
+async def test_a_first_prompt_without_a_name_that_is_sent_again_has_one_session(
+    recorder: Recorder, ended: Ending, status: int
+) -> None:
+    request = chat("hi")
+    failed = [await recorder.receive(request)]
+    await failed[0].finish(ended, status)
+    failed.append(await recorder.receive(request))
+    await failed[1].finish(ended, status)
+    assert failed[1].body == request.body
+    again = await answered(recorder, request, "Hello there.")
+    later = await answered(recorder, chat("hi", "Hello there.", "more"), "Yes.")
+
+    assert {*[one.session_id for one in failed], again, later} == {again}
+    assert await messages(recorder, again) == ["hi", "Hello there.", "more", "Yes."]
+
+
+async def test_only_the_same_request_goes_on_in_the_session_of_one_without_an_answer(recorder: Recorder) -> None:
+    refused = await recorder.receive(chat("hi"))
+    await refused.finish("refused", 529)
+    others = [
+        await answered(recorder, request, "Hello there.")
+        for request in (
+            chat("hi", system="You are a pirate. Be loud."),
+            chat("hi", tools=[]),
+            chat("hi", namespace="other"),
+            chat("hi", name="mine"),
+            chat("hi there"),
+        )
+    ]
+    running = await recorder.receive(chat("hi"))
+    beside = await answered(recorder, chat("hi"), "Hello again.")
+    await finish(running, chat("hi"), "Hello there.")
+
+    assert running.session_id == refused.session_id
+    assert len({refused.session_id, *others, beside}) == 7
+    assert await messages(recorder, refused.session_id) == ["hi", "Hello there."]
 
 
 async def test_a_title_call_with_the_cache_key_of_a_conversation_is_beside_it(recorder: Recorder) -> None:

@@ -131,6 +131,8 @@ class ConversationFinder:
         self._by_cache_key = Newest[str, str]()
         self._begun_by_side_call = Newest[tuple[str, bytes], str]()
         """By namespace and words, the session of a side call about a conversation whose first turn is yet to come."""
+        self._unanswered = Newest[tuple[bytes, bytes], str]()
+        """By what was asked, the session of a request that got no answer: its client sends it again."""
 
     def last_body(self, request: ClientRequest) -> ClientBody | None:
         """Return the last body of the conversation that a request names, if it does so outside of its own body."""
@@ -215,11 +217,25 @@ class ConversationFinder:
             return Place(reading, await held.open_locked(session_id))
         elif (purpose := _purpose_without_history(reading)) and (session_id := self._session_quoted(reading)):
             return Place(reading, await held.open(session_id), side_call=purpose, chain=chain)
+        if not key and (opened := await self._unanswered_session(reading, chain, held)):
+            return Place(reading, opened)
         session_id = await self._id_for_cache_key(reading, listed) if key else self._id_of_first_turn(reading)
         opened = await held.open_locked(session_id)
         if found:
             await self._copy_fork(reading, opened)
         return Place(reading, opened)
+
+    async def _unanswered_session(self, reading: ReadRequest, chain: Chain, held: "_HeldPlace") -> OpenSession | None:
+        """Open the session that ends with this request, if it was sent before and got no answer."""
+        session_id = self._unanswered.pop(_repeat_key(reading, chain.last_hash), None)
+        if session_id is None:
+            return None
+        opened = await held.open_locked(session_id)
+        agent_list = await opened.main_list(reading.request.wire, reading.start)
+        if agent_list.chain.last_hash == chain.last_hash and not agent_list.in_flight:
+            return opened
+        await held.release()
+        return None
 
     def _delegated_task(self, reading: ReadRequest) -> tuple[int, str, str] | None:
         """Return the index of a prompt that is an argument of a call, the call's session and a sub-agent's name."""
@@ -355,6 +371,12 @@ class ConversationFinder:
         alike = self._by_first[key] = self._by_first.get(key) or Newest[str, None]()
         alike[session_id] = None
 
+    def note_unanswered(self, reading: ReadRequest, session_id: str, last_hash: bytes) -> None:
+        """Remember a request that got no answer, if only its messages tell which conversation it belongs to."""
+        signals = reading.signals
+        if not (signals.name or signals.cache_key or signals.response_id):
+            self._unanswered[_repeat_key(reading, last_hash)] = session_id
+
     def note_prompt(self, reading: ReadRequest, opened: OpenSession, listed: ClientList) -> None:
         """Remember the words of the last prompts, which a side call may quote."""
         if is_prompt(listed.last) and (texts := texts_of(listed.last)):
@@ -381,6 +403,14 @@ def _text_of(body: ClientBody) -> str:
 def _purpose_without_history(reading: ReadRequest) -> SideCallPurpose | None:
     """Return what a request is for if it says by itself that it is no turn of a conversation."""
     return reading.signals.purpose or side_purpose_of_words(reading.body)
+
+
+def _repeat_key(reading: ReadRequest, last_hash: bytes) -> tuple[bytes, bytes]:
+    """Return what is the same in a request that is sent again: its messages, its system text and its tools."""
+    digest = hashlib.sha256(bytes(reading.body.tools_slice))
+    for one in reading.body.system_slices:
+        digest.update(b"\0" + bytes(one))
+    return last_hash, digest.digest()
 
 
 def _first_key(reading: ReadRequest) -> tuple[str, Wire, bytes]:

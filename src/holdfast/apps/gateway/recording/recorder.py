@@ -138,6 +138,7 @@ class Recorder:
         )
         self.session = self.sessions.session
         self._finder = ConversationFinder(self.sessions, clock)
+        self.note_unanswered = self._finder.note_unanswered
         self.governor = Governor(
             self.sessions,
             policy=policy,
@@ -722,10 +723,13 @@ class _AgentSink:
         return self._mark is self.agent_list.newest
 
     async def store(self, answer: Answer | None, duration_ms: int) -> None:
+        asked = self.last_hash
         if answer is None:
             self.agent_list.in_flight -= 1
         else:
             await self.recorder.record_answer(self, answer, duration_ms)
+        if self.agent_name == MAIN_AGENT and self.agent_list.chain.last_hash == asked:
+            self.recorder.note_unanswered(self.reading, self.opened.id, asked)
 
     def read_ahead(self) -> None:
         if reading := self.agent_list.conversation.read_ahead():
