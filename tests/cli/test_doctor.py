@@ -278,6 +278,51 @@ async def test_a_request_through_the_gateway_shows_that_it_answers_records_and_d
     assert about(unknown, "gateway")[0][1].endswith("; name a model of the provider, such as --model openai:gpt-5-mini")
 
 
+ANSWERS = {
+    "/v1/chat/completions": ANSWER,
+    "/v1/messages": b'{"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ok"}]}',
+    "/v1beta/models/gemini-2.5-pro:generateContent": b'{"candidates": [{"content": {"parts": [{"text": "ok"}]}}]}',
+}
+SAYS_OK = {"messages": [{"role": "user", "content": "Say ok."}]}
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "body"),
+    [
+        ("openai:gpt-5-mini", "/v1/chat/completions", {"model": "gpt-5-mini", **SAYS_OK}),
+        ("ollama:qwen3:4b", "/v1/chat/completions", {"model": "qwen3:4b", **SAYS_OK}),
+        ("http://127.0.0.1:1/v1#qwen3:4b", "/v1/chat/completions", {"model": "qwen3:4b", **SAYS_OK}),
+        (
+            "anthropic:claude-sonnet-5-5",
+            "/v1/messages",
+            {"model": "claude-sonnet-5-5", **SAYS_OK, "max_tokens": 16},
+        ),
+        (
+            "google:gemini-2.5-pro",
+            "/v1beta/models/gemini-2.5-pro:generateContent",
+            {"contents": [{"role": "user", "parts": [{"text": "Say ok."}]}]},
+        ),
+    ],
+)
+async def test_the_request_through_the_gateway_is_one_that_the_provider_of_the_model_takes(
+    model: str, path: str, body: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CONTROL_TOKEN", "t0ken")
+    access = Access(control_token=os.environ["HOLDFAST_CONTROL_TOKEN"])
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWERS[path]])) as upstream,
+        running_gateway(upstream.url, access=access) as url,
+    ):
+        _, findings = await asyncio.to_thread(checked, capsys, "--gateway", url, "--model", model)
+        [request] = upstream.requests
+
+    assert (request.line, json.loads(request.body)) == (f"POST {path} HTTP/1.1", body)
+    assert about(findings, "gateway")[1] == (
+        "ok",
+        "2 messages were on record, and the request went out as it came; they are deleted again",
+    )
+
+
 def test_a_gateway_that_does_not_run_is_named_with_the_way_to_start_it(capsys: Captured) -> None:
     _, findings = checked(capsys, "--gateway", "http://127.0.0.1:1")
 

@@ -11,17 +11,21 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.error import HTTPError, URLError
+from urllib.parse import quote
 from urllib.request import Request
 
 from holdfast.apps.cli.gateway import control_token_file
 from holdfast.apps.cli.wrap import health_of, opener_for
-from holdfast.apps.settings.models import bare_model_name, provider_of
+from holdfast.apps.settings.models import PROVIDER_KEYS, bare_model_name, provider_of
 from holdfast.apps.settings.settings import Settings
 from holdfast.models.base import EMBEDDED_MODEL
+from holdfast.models.local_servers import OLLAMA_PREFIX
 
 ANSWER_SECONDS = 60.0
 MAX_READ_BYTES = 1 << 20
 MAX_QUOTED_CHARS = 200
+MAX_ANSWER_TOKENS = 16
+LOCAL_PROVIDER = OLLAMA_PREFIX.removesuffix(":")
 PROMPT = "Say ok."
 
 
@@ -100,10 +104,17 @@ def _remedy(status: int, settings: Settings) -> str:
 
 
 def _request(settings: Settings) -> tuple[str, bytes]:
-    """Return a short request in the API of the model that is set."""
-    model, messages = bare_model_name(settings.model), [{"role": "user", "content": PROMPT}]
-    path = "/v1/messages" if provider_of(settings.model) == "anthropic" else "/v1/chat/completions"
-    return path, json.dumps({"model": model, "max_tokens": 16, "messages": messages}).encode()
+    """Return a short request in the API of the model that is set, with the name that its provider has for it."""
+    provider, model = provider_of(settings.model), bare_model_name(settings.model)
+    if provider in {*PROVIDER_KEYS, LOCAL_PROVIDER}:
+        model = model.partition(":")[2]
+    if provider == "google":
+        contents = [{"role": "user", "parts": [{"text": PROMPT}]}]
+        return f"/v1beta/models/{quote(model)}:generateContent", json.dumps({"contents": contents}).encode()
+    body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": PROMPT}]}
+    if provider == "anthropic":
+        return "/v1/messages", json.dumps({**body, "max_tokens": MAX_ANSWER_TOKENS}).encode()
+    return "/v1/chat/completions", json.dumps(body).encode()  # no limit: OpenAI's newer models refuse `max_tokens`
 
 
 def _send(url: str, body: bytes | None, headers: Mapping[str, str], method: str | None = None) -> _Answer:
