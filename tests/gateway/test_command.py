@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.apps.cli.main import main
+from holdfast.apps.gateway.access import create_key
 from holdfast.apps.serving import COLLECTION_THRESHOLDS, AppServer
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, ask
@@ -81,6 +82,24 @@ async def test_it_says_where_it_listens_and_where_its_token_is_and_finishes_stre
     token_file = tmp_path / "a.db.token"
     assert lines == [f"holdfast: the token of the control API, and of the pages at /ui, is in {token_file}"]
     assert token_file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_gateway_beyond_loopback_makes_no_token_and_names_the_key_that_its_control_api_needs(
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys.toml"
+    key = create_key(keys, "ops", control=True)
+
+    async with started(tmp_path, "--host", "0.0.0.0", "--keys", str(keys)) as (_, url, lines):  # noqa: S104
+        refused = await ask(url, "GET", "/holdfast/v1/sessions", authorization="Bearer t0ken")
+        answered = await ask(url, "GET", "/holdfast/v1/sessions", authorization=f"Bearer {key}")
+
+    assert (lines, [*tmp_path.glob("*.token")]) == ([], [])
+    assert (refused.status, json.loads(refused.body), answered.status) == (
+        401,
+        {"error": "the control API needs a key with control = true: Authorization: Bearer KEY"},
+        200,
+    )
 
 
 async def test_a_gateway_under_nohup_goes_on_after_its_terminal_is_closed(tmp_path: Path) -> None:

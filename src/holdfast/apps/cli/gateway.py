@@ -17,6 +17,7 @@ from holdfast.apps.settings.settings import Settings
 from holdfast.apps.threads import run_at_low_priority
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.errors import SettingsError
+from holdfast.models.http_endpoint import is_loopback
 from holdfast.stores.base import Store
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.store import SqliteStore
@@ -57,7 +58,9 @@ async def _serve(args: argparse.Namespace) -> int:
 
     keys = load_keys(args.keys) if args.keys else None
     access = Access(host=args.host, hosts=frozenset(settings.gateway_hosts), keys=keys)
-    token, token_file = control_token(await asyncio.to_thread(control_token_file, settings))
+    token = token_file = None  # beyond loopback, keys take its place
+    if is_loopback(args.host):
+        token, token_file = control_token(await asyncio.to_thread(control_token_file, settings))
     app = gateway_app(
         store=settings.store,
         policy=settings.effective_policy,

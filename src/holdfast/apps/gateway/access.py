@@ -283,7 +283,8 @@ class Access:
             return Caller(entry.namespace, entry)
         if entry:
             raise AccessDeniedError(403, f"key {entry.name!r} may not use the control API; set control = true for it")
-        raise AccessDeniedError(401, "the control API needs its token: Authorization: Bearer TOKEN")
+        needed = ("its token", "TOKEN") if is_loopback(self.host) else ("a key with control = true", "KEY")
+        raise AccessDeniedError(401, "the control API needs {}: Authorization: Bearer {}".format(*needed))
 
 
 def _presented_keys(headers: Mapping[str, str], query: str) -> list[tuple[str, str]]:
