@@ -294,6 +294,8 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
         warn(f"not finished: {place}")
     if done.count or files:
         warn(OUT_OF_REACH)
+    elif not done.remaining:
+        warn("the secret was not found in this session; what an earlier scrub replaced is gone from the store too")
     text = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"
     print_result(
         args,
