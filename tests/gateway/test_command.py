@@ -17,7 +17,9 @@ import pytest
 from holdfast import Session
 from holdfast.apps.cli.main import main
 from holdfast.apps.gateway.access import create_key
+from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.apps.serving import COLLECTION_THRESHOLDS, AppServer
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, ask
 
@@ -100,6 +102,40 @@ async def test_a_gateway_beyond_loopback_makes_no_token_and_names_the_key_that_i
         {"error": "the control API needs a key with control = true: Authorization: Bearer KEY"},
         200,
     )
+
+
+async def test_a_session_that_is_deleted_over_http_takes_its_files_along(tmp_path: Path) -> None:
+    async with Session.open("report", store=f"sqlite:///{tmp_path}/a.db") as session:
+        await session.record([{"role": "user", "content": "hi"}])
+    folders = [
+        tmp_path / ".holdfast" / kind / name for kind in ("checkpoints", "attachments") for name in ("report", "x")
+    ]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "001.md").write_text("what was said")
+
+    async with started(tmp_path) as (_, url, _):
+        token = (tmp_path / "a.db.token").read_text().strip()
+        path = "/holdfast/v1/sessions/report"
+        deleted = await ask(url, "DELETE", path, authorization=f"Bearer {token}")
+
+    assert (deleted.status, json.loads(deleted.body)) == (200, {"deleted": True})
+    assert [folder.exists() for folder in folders] == [False, True, False, True]
+
+
+async def test_sessions_that_expire_in_a_gateway_take_their_files_along() -> None:
+    day, now, deleted, store = 86_400_000, [1_900_000_000_000], list[str](), MemoryStore()
+    async with Session.open("old", store=store, policy="cowagent", clock=lambda: now[0]) as session:
+        await session.record([{"role": "user", "content": "hi"}])
+    recorder = Recorder(store, policy="cowagent", delete_files=deleted.append, clock=lambda: now[0])
+
+    for name, days in (("a", 31), ("b", 2)):
+        now[0] += days * day
+        async with recorder.session(name):
+            pass
+    await recorder.close()
+
+    assert (deleted, await store.length("old")) == (["old"], 0)
 
 
 async def test_a_gateway_under_nohup_goes_on_after_its_terminal_is_closed(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.apps.cli.output import port_number, print_result, warn
-from holdfast.apps.settings.build import memory_from
+from holdfast.apps.settings.build import delete_session_files, memory_from
 from holdfast.apps.settings.policies import load_policy_file
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.threads import run_at_low_priority
@@ -70,6 +71,7 @@ async def _serve(args: argparse.Namespace) -> int:
         payment=cast("Payment", settings.gateway_summaries),
         offers_recall=settings.gateway_recall,
         memory=memory_from(settings),
+        delete_files=partial(delete_session_files, settings),
         upstreams=_named(
             [*settings.gateway_upstreams, *args.upstream], "--upstream", "NAME=URL", "openai=http://127.0.0.1:8000/v1"
         ),

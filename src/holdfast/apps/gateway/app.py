@@ -59,6 +59,7 @@ def gateway_app(
     payment: Payment = "digest",
     offers_recall: bool = False,
     memory: DailyMemory | None = None,
+    delete_files: Callable[[str], object] | None = None,
     upstreams: Mapping[str, str] | None = None,
     access: Access | None = None,
     timeouts: PhaseTimeouts | None = None,
@@ -72,9 +73,10 @@ def gateway_app(
     key. Without one a compaction is a digest made by rule, unless `payment` lets the model of the conversation write
     summaries with a client's API key ("key"), or also with its subscription login ("login").
     `offers_recall` gives the model of every new conversation the recall tool, which else the header x-holdfast-recall
-    does. `memory` has the notes that `memory_search` at `/mcp` reads. `upstreams` are base URLs by name; the providers'
-    public addresses are there without it. `access` says who may connect; by default programs of this machine. Where no
-    lifespan runs, call `close_gateway(app)` at the end.
+    does. `memory` has the notes that `memory_search` at `/mcp` reads. `delete_files` removes what belongs to a session
+    outside the store, when it is deleted. `upstreams` are base URLs by name; the providers' public addresses are there
+    without it. `access` says who may connect; by default programs of this machine. Where no lifespan runs, call
+    `close_gateway(app)` at the end.
     """
     metrics = GatewayMetrics()
     client = UpstreamClient(timeouts or PhaseTimeouts())
@@ -86,6 +88,7 @@ def gateway_app(
         summarizer=summarizer,
         payment=payment,
         offers_recall=offers_recall,
+        delete_files=delete_files,
     )
     rules = access or Access()
     relay = Relay(

@@ -161,6 +161,10 @@ class _HeldOpen:
         await self._sessions.release(self._opened)
 
 
+def _no_files(_session_id: str) -> None:
+    """Delete nothing, where a session has nothing outside the store."""
+
+
 class OpenSessions:
     """Opens each session once, and closes the least recently used ones where there are too many or too large ones."""
 
@@ -171,8 +175,11 @@ class OpenSessions:
         *,
         max_open: int,
         max_bytes: int,
+        delete_files: Callable[[str], object] | None = None,
     ) -> None:
+        """`delete_files` removes what belongs to a session outside the store."""
         self.store = store
+        self._delete_files: Callable[[str], object] = delete_files or _no_files
         self._opener = open_session
         self._max_open, self._max_bytes = max_open, max_bytes
         self._size = 0
@@ -219,6 +226,8 @@ class OpenSessions:
         async with self.session(session_id) as opened, opened.lock:
             if not self.has(opened):
                 return False  # somebody else has deleted it
+            # The files first: if one cannot be deleted, the session is still there to delete again.
+            await asyncio.to_thread(self._delete_files, session_id)
             self._forget(opened)
             await self._close_session(opened)
             existed = await self.store.delete(session_id)
@@ -293,6 +302,9 @@ class OpenSessions:
         try:
             # What another machine stores is far away, so it is read at once.
             session, stored = await asyncio.gather(open_it(), self._stored_values(session_id))
+            for expired in session.expired_sessions:
+                with suppress(HoldfastError):
+                    await asyncio.to_thread(self._delete_files, expired)
             opened = OpenSession(session_id, session)
             opened.use_stored(stored)
             self._open[session_id] = opened

@@ -126,6 +126,7 @@ class Recorder:
         offers_recall: bool = False,
         max_open_sessions: int = MAX_HELD_SESSIONS,
         max_open_bytes: int = MAX_HELD_BYTES,
+        delete_files: Callable[[str], object] | None = None,
         clock: Clock = now_ms,
     ) -> None:
         self.store = open_store(store)
@@ -134,7 +135,11 @@ class Recorder:
         """Where the store is; None if it was opened elsewhere."""
         self._clock = clock
         self.sessions = OpenSessions(
-            self.store, self._open_session, max_open=max_open_sessions, max_bytes=max_open_bytes
+            self.store,
+            self._open_session,
+            max_open=max_open_sessions,
+            max_bytes=max_open_bytes,
+            delete_files=delete_files,
         )
         self.session = self.sessions.session
         self._finder = ConversationFinder(self.sessions, clock)
