@@ -218,6 +218,15 @@ async def test_recall_returns_exact_excerpts_with_their_references(url: str) -> 
     assert "#0" in list(answer["references"])
 
 
+async def test_a_method_that_a_route_does_not_take_is_refused_as_every_error(url: str) -> None:
+    seen = await control(url, "/sessions/s", "PUT", b"{}")
+
+    assert (seen.status, json.loads(seen.body)) == (
+        405,
+        {"error": "/holdfast/v1/sessions/s does not take PUT; see /holdfast/v1/openapi.json"},
+    )
+
+
 async def test_a_deleted_session_is_gone_and_its_name_can_be_used_again(url: str) -> None:
     await talk(url, "s", "one")
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -135,11 +136,22 @@ def gateway_app(
         *tools.routes(),
         Route("/{path:path}", relay),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(_Entrance, access=rules, relay=relay)], lifespan=_lifespan)
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(_Entrance, access=rules, relay=relay)],
+        exception_handlers={405: _refuse_method},
+        lifespan=_lifespan,
+    )
     app.state.close_gateway = [tools.close, pages.close, recorder.close, client.close]
     app.state.recorder = recorder
     app.state.stop_page_streams = pages.stop_streams
     return app
+
+
+async def _refuse_method(request: Request, error: Exception) -> Response:
+    """Return the answer to a method that a route of our own does not have, in the form of all its errors."""
+    said = f"{request.url.path} does not take {request.method}; see /holdfast/v1/openapi.json"
+    return JSONResponse({"error": said}, 405, error.headers if isinstance(error, HTTPException) else None)
 
 
 class _Pages:
