@@ -346,6 +346,30 @@ async def test_after_a_conversation_the_prompt_comes_last_and_no_tool_may_run(
     )
 
 
+async def test_the_output_limit_has_the_name_that_the_address_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookup, bodies = socket.getaddrinfo, list[object]()
+
+    def find_here(host: object, port: object, *args: object, **options: object) -> object:
+        here = "127.0.0.1" if host in {"api.openai.com", b"api.openai.com"} else host
+        return lookup(here, port, *args, **options)  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownVariableType]
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_here)
+    for host in ("127.0.0.1", "api.openai.com"):
+        async with ScriptedEndpoint([stream_response(text_chunk("ok", "stop"), DONE)]) as endpoint:
+            url = endpoint.url.replace("127.0.0.1", host)
+            await ChatSummarizer(url, "m").write(SummaryPrompt(system="", text="What?", max_output_tokens=9))
+        bodies += [request.body for request in endpoint.requests]
+
+    rest = {
+        "model": "m",
+        "messages": [user_message("What?")],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    # OpenAI's newer models refuse `max_tokens`, and many other servers do not know its new name.
+    assert bodies == [{**rest, "max_tokens": 9}, {**rest, "max_completion_tokens": 9}]
+
+
 async def test_a_conversation_of_another_format_is_left_aside() -> None:
     prefix = CachedPrefix(format="anthropic-messages", messages=[user_message("Look.")], tools=[TOOL])
     ask = SummaryPrompt(system="", text="What was said?", max_output_tokens=9, prefix=prefix)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from holdfast.errors import ModelRefusedError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
@@ -12,6 +13,7 @@ from holdfast.wire.usage import chat_usage, usage_if_readable
 
 OutputField: TypeAlias = Literal["max_tokens", "max_completion_tokens"]
 CHAT_FORMAT = "openai-chat"
+OPENAI_HOST = "api.openai.com"
 CUT_OFF_FINISH_REASONS = frozenset({"length", "max_tokens"})
 
 
@@ -59,20 +61,22 @@ class ChatSummarizer:
         *,
         api_key: str | None = None,
         window: int | None = None,
-        output_field: OutputField = "max_tokens",
+        output_field: OutputField | None = None,
         options: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         idle_seconds: float = MAX_SILENCE_SECONDS,
     ) -> None:
         """`base_url` ends before `/chat/completions`; `options` are added to the request unchanged.
 
-        `output_field` is the endpoint's name for the output limit; `idle_seconds` is the longest silence.
+        `output_field` is the endpoint's name for the output limit: by default that of OpenAI's newer models at OpenAI's
+        own address, which refuse `max_tokens`, and `max_tokens` elsewhere. `idle_seconds` is the longest silence.
         """
         self._endpoint = HttpEndpoint(base_url, model, api_key=api_key, headers=headers, idle_seconds=idle_seconds)
         self.base_url = self._endpoint.base_url
         self.name = model
         self.window = window
-        self._output_field: OutputField = output_field
+        is_openai = urlsplit(self.base_url).hostname == OPENAI_HOST
+        self._output_field: OutputField = output_field or ("max_completion_tokens" if is_openai else "max_tokens")
         self._options = dict(options or {})
 
     def __repr__(self) -> str:

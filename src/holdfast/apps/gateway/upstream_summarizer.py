@@ -15,7 +15,7 @@ from holdfast.apps.gateway.recording.client_body import members_of, read_json
 from holdfast.errors import ModelAccessError
 from holdfast.models.anthropic_messages import MESSAGES_FORMAT, MessagesSummarizer
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
-from holdfast.models.openai_compatible import CHAT_FORMAT, ChatSummarizer
+from holdfast.models.openai_compatible import CHAT_FORMAT, ChatSummarizer, OutputField
 from holdfast.models.openai_responses import RESPONSES_FORMATS, ResponsesSummarizer
 from holdfast.wire.answers import Wire
 
@@ -84,7 +84,8 @@ class _LastRequest:
             return MessagesSummarizer(model, base_url=base, api_key="", headers=headers, options=options)
         if self.wire == "openai-responses":
             return ResponsesSummarizer(base, model, api_key="", headers=headers, options=options)
-        limit = "max_completion_tokens" if "max_completion_tokens" in members else "max_tokens"
+        names: tuple[OutputField, ...] = ("max_completion_tokens", "max_tokens")
+        limit: OutputField | None = next((name for name in names if name in members), None)
         return ChatSummarizer(base, model, api_key="", headers=headers, options=options, output_field=limit)
 
 
