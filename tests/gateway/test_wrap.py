@@ -215,6 +215,13 @@ def test_copilot_gets_an_address_that_fits_the_api_it_speaks(monkeypatch: pytest
     ]
 
 
+OPENCODE = """\
+#!{python}
+import os
+print(os.environ["OPENCODE_CONFIG_CONTENT"])
+"""
+
+
 @pytest.mark.parametrize("own_url", [None, "http://127.0.0.1:9/v1"])
 def test_what_the_environment_says_of_opencodes_providers_is_kept_and_they_are_reached_through_the_gateway(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], own_url: str | None
@@ -248,6 +255,20 @@ def test_a_configuration_of_opencode_that_cannot_be_read_is_named(
         PROGRAMS["opencode"].environment("http://127.0.0.1:8787")
 
     assert str(wrong.value).startswith("OPENCODE_CONFIG_CONTENT: ")
+
+
+def test_the_users_own_configuration_of_opencode_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "opencode"
+    program.write_text(OPENCODE.format(python=sys.executable))
+    program.chmod(0o700)
+    own = {"provider": {"other": {"options": {"apiKey": "of-another"}}}}
+    monkeypatch.setenv("OPENCODE_CONFIG_CONTENT", json.dumps(own))
+
+    done = wrapped(tmp_path, "opencode", "--budget", "9000", path=str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["provider"]["other"] == {"options": {"apiKey": "of-another"}}
+    assert done.stderr.endswith(", and in another terminal: OPENCODE_CONFIG_CONTENT=… opencode\n")
 
 
 def test_an_agent_that_is_not_installed_is_named_with_the_way_to_install_it(tmp_path: Path) -> None:

@@ -290,6 +290,8 @@ def opener_for(url: str) -> OpenerDirector:
 
 def _assignment(name: str, value: str) -> str:
     """Return what sets a variable in a shell; a key is named by the variable that holds it, and not shown."""
+    if name == OPENCODE_VARIABLE and os.environ.get(name):
+        return f"{name}=…"  # the user's own configuration may hold keys
     if not name.endswith(("KEY", "TOKEN")):
         return f"{name}={shlex.quote(value)}"
     source = next((one for one, held in os.environ.items() if held == value), name)
