@@ -332,7 +332,7 @@ def test_a_gateway_that_does_not_run_is_named_with_the_way_to_start_it(capsys: C
 
 
 async def asked_of(server: FaultyUpstream, capsys: Captured, *headers: tuple[str, str], status: int = 200) -> list[str]:
-    """Return what is found where a server gives the same answer to every request."""
+    """Return what is found, beside the status, where a server gives the same answer to every request."""
     server.answer = FaultyAnswer(status=status, headers=headers, pieces=[b'{"status": "fine"}'])
     _, findings = await asyncio.to_thread(checked, capsys, "--gateway", server.url)
     return [f"{state}: {said}" for state, said in about(findings, "gateway")][1:]
@@ -345,11 +345,13 @@ async def test_a_gateway_that_records_nothing_or_cannot_be_asked_is_told(
         failed = await asked_of(server, capsys, ("x-holdfast-error", "the store is full"))
         foreign = await asked_of(server, capsys)
         without = await asked_of(server, capsys, ("X-Holdfast-Session", "s"))
+        keyless = await asked_of(server, capsys, status=401)
         monkeypatch.setenv("HOLDFAST_CONTROL_TOKEN", "wrong")
         async with running_gateway(server.url, access=Access(control_token=os.urandom(8).hex())) as url:
             _, findings = await asyncio.to_thread(checked, capsys, "--gateway", url)
 
     assert failed == ["fail: the request was forwarded, and the store is full; check the store of the gateway"]
+    assert keyless == []
     assert foreign == ["fail: the answer does not say which session it belongs to; is this a Holdfast gateway?"]
     named = [re.sub(r"doctor-[0-9a-f]{8}", "doctor-ID", one) for one in without]
     assert named == [

@@ -109,6 +109,8 @@ async def test_messages_and_events_come_in_pages(url: str) -> None:
         "one", "Noted.", "two", "Noted.",
     ]  # fmt: skip
     assert (rest["next"], [one["position"] for one in events["events"]], events["next"]) == (None, [0], 0)
+    assert await value(url, "/sessions/s/messages?limit=0") == {"messages": [], "next": None}
+    assert await value(url, "/sessions/s/events?limit=0") == {"events": [], "next": None}
 
 
 def events_in(body: bytes) -> list[dict[str, str]]:

@@ -318,13 +318,14 @@ async def test_a_worker_deletes_what_has_expired_once_an_hour(new_file: str, mon
         async with Session.open(name, store=new_file, policy=policy, clock=clock.time_ms) as session:
             await session.record([user_message("hello")])
     monkeypatch.setattr(jobs_module, "now_ms", lambda: now)
-    async with BackgroundJobs(new_file, opener(new_file, None)) as jobs:
+    files = list[str]()
+    async with BackgroundJobs(new_file, opener(new_file, None), delete_files=files.append) as jobs:
         marked = await hourly_result(jobs, "retention")
         monkeypatch.setattr(jobs_module, "now_ms", lambda: now + 2 * day)
         deleted = await jobs.delete_expired()
 
     store = open_store(new_file)
-    assert (marked, deleted) == (0, 1)
+    assert (marked, deleted, files) == (0, 1, ["old"])
     assert [info.id for info in await store.sessions()] == ["new"]
     await store.close()
 

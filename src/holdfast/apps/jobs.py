@@ -89,6 +89,7 @@ class BackgroundJobs:
     `open_session` opens a session with the model that writes summaries. `model_key` names the key that pays for it: all
     workers with the same name share one queue, and `rate_limit` is the limit of that key. Pass the object as
     `CompactionOptions(queue=…)`. With `consolidation` the worker updates the board of that agent every hour.
+    `delete_files` removes what belongs to a session outside the store, once the session has expired.
     """
 
     running: ClassVar["BackgroundJobs | None"] = None
@@ -103,12 +104,14 @@ class BackgroundJobs:
         rate_limit: RateLimit | None = None,
         jobs_at_once: int = 4,
         consolidation: RemAgent | None = None,
+        delete_files: Callable[[str], object] | None = None,
     ) -> None:
         self.store_url = store
         self._open_session = open_session
         self._rate_limit = rate_limit
         self._jobs_at_once = jobs_at_once
         self._consolidation = consolidation
+        self._delete_files = delete_files
         # The name of a key may be the key itself, by mistake.
         self._queue = f"holdfast-compactions-{hashlib.sha256(model_key.encode()).hexdigest()[:12]}"
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -253,7 +256,12 @@ class BackgroundJobs:
 
     async def delete_expired(self) -> int:
         """Delete the sessions whose own retention is over, each in a transaction of its own; return how many."""
-        return len(await delete_expired_sessions(self._store, now_ms=now_ms(), keep=""))
+        expired = await delete_expired_sessions(self._store, now_ms=now_ms(), keep="")
+        if (delete_files := self._delete_files) is not None:
+            for session in expired:
+                with suppress(HoldfastError):  # others are not to wait for a folder that cannot be deleted
+                    await asyncio.to_thread(delete_files, session)
+        return len(expired)
 
     async def consolidate(self) -> int:
         """Update the board of this worker from finished conversations, and return how many entries have changed."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -57,7 +58,7 @@ def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
     session, (path, body) = f"doctor-{secrets.token_hex(4)}", _request(settings)
     began = time.monotonic()
     answer = _send(f"{url}/s/{session}{path}", body, {"content-type": "application/json"})
-    if answer.status == 200:  # noqa: PLR2004 - the status that means success
+    if answer.status == HTTPStatus.OK:
         yield GatewayFinding("ok", f"{url}{path} answered in {time.monotonic() - began:.1f} s")
     else:
         yield GatewayFinding(
@@ -65,12 +66,12 @@ def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
         )
     if problem := answer.headers.get("x-holdfast-error"):
         yield GatewayFinding("fail", f"the request was forwarded, and {problem}", "check the store of the gateway")
-    elif "x-holdfast-session" not in answer.headers:
+    elif "x-holdfast-session" in answer.headers:
+        yield from _check_record(url, session, body, settings)
+    elif answer.status != HTTPStatus.UNAUTHORIZED:  # a gateway with keys of its own says who it is in its refusal
         yield GatewayFinding(
             "fail", "the answer does not say which session it belongs to", "is this a Holdfast gateway?"
         )
-    else:
-        yield from _check_record(url, session, body, settings)
 
 
 def _check_record(url: str, session: str, body: bytes, settings: Settings) -> Iterator[GatewayFinding]:
@@ -82,7 +83,7 @@ def _check_record(url: str, session: str, body: bytes, settings: Settings) -> It
         return
     base, headers = f"{url}/holdfast/v1/sessions/{session}", {"authorization": f"Bearer {token}"}
     listed = _send(f"{base}/messages", None, headers)
-    if listed.status != 200:  # noqa: PLR2004 - as above
+    if listed.status != HTTPStatus.OK:
         remedy = "set HOLDFAST_CONTROL_TOKEN to the token of that gateway"
         said = f"the control API answered {listed.status}: {listed.quoted}; {stays}"
         yield GatewayFinding("fail", said, remedy)

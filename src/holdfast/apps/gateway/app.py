@@ -246,6 +246,7 @@ async def start_jobs(app: Starlette, *, per_minute: int | None = None) -> None:
         recorder.session_for_job,
         model_key=summarizer if isinstance(summarizer, str) else summarizer.name if summarizer else "",
         rate_limit=RateLimit(per_minute, 60.0) if per_minute else None,
+        delete_files=recorder.sessions.delete_files,
     )
     await jobs.start()
     recorder.governor.use_queues(jobs, jobs.here)

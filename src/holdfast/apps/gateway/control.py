@@ -208,7 +208,7 @@ class _ControlApi:
                 {"position": place, "scope": scopes[place], "message": native}
                 for place, native in enumerate(natives, first)
             ]
-            return {"messages": found, "next": stop - 1 if stop < len(session) else None}
+            return {"messages": found, "next": stop - 1 if found and stop < len(session) else None}
 
     @_serves("GET", f"{_SESSION}/requests/{{number:short}}/receipt", schema.RequestReceiptAnswer)
     async def request_receipt(self, request: Request, caller: Caller) -> object:

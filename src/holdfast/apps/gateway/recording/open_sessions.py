@@ -179,7 +179,7 @@ class OpenSessions:
     ) -> None:
         """`delete_files` removes what belongs to a session outside the store."""
         self.store = store
-        self._delete_files: Callable[[str], object] = delete_files or _no_files
+        self.delete_files: Callable[[str], object] = delete_files or _no_files
         self._opener = open_session
         self._max_open, self._max_bytes = max_open, max_bytes
         self._size = 0
@@ -227,7 +227,7 @@ class OpenSessions:
             if not self.has(opened):
                 return False  # somebody else has deleted it
             # The files first: if one cannot be deleted, the session is still there to delete again.
-            await asyncio.to_thread(self._delete_files, session_id)
+            await asyncio.to_thread(self.delete_files, session_id)
             self._forget(opened)
             await self._close_session(opened)
             existed = await self.store.delete(session_id)
@@ -304,7 +304,7 @@ class OpenSessions:
             session, stored = await asyncio.gather(open_it(), self._stored_values(session_id))
             for expired in session.expired_sessions:
                 with suppress(HoldfastError):
-                    await asyncio.to_thread(self._delete_files, expired)
+                    await asyncio.to_thread(self.delete_files, expired)
             opened = OpenSession(session_id, session)
             opened.use_stored(stored)
             self._open[session_id] = opened
