@@ -75,6 +75,8 @@ async def title(chat: Chat, text: str) -> None:
     new = session_title(text)
     if not new:
         raise SettingsError("/title", "takes the new title")
+    if await session_info(chat.store, chat.session.id) is None:  # nothing is stored yet
+        raise SettingsError("/title", f"{NO_MESSAGES}; send a prompt first")
     await chat.session.rename(new)
     chat.notify(f"this conversation is now called {new!r}")
 
