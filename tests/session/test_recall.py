@@ -343,6 +343,32 @@ async def test_what_a_search_finds_is_narrowed_by_who_what_where_and_when() -> N
     assert await found(last=2) == ["#19", "#20"]
 
 
+async def test_a_message_that_is_near_two_results_comes_once_in_an_answer() -> None:
+    session = await opened()
+    texts = ["A red boat.", "We camped by the lake.", "Was the camping good?", "It rained.", "And the camping food?"]
+    await session.record([user_message(text) for text in texts])
+
+    found = await session.recall(RecallQuery(query="camping", neighbours=1))
+
+    assert sorted(refs(found)) == ["#0", "#1", "#2", "#3", "#4"]
+
+
+async def test_results_that_are_near_each_other_all_come_on_some_page() -> None:
+    session = await opened()
+    await session.record([user_message(f"The wombat eats grass, says note {number} of many.") for number in range(40)])
+    asking: RecallQuery | None = RecallQuery(query="wombat", neighbours=2, max_tokens=200)
+    pages = list[list[str]]()
+
+    while asking and len(pages) < 40:
+        found = await session.recall(asking)
+        pages.append(refs(found))
+        asking = found.next_query
+
+    assert asking is None
+    assert {ref for page in pages for ref in page} == {f"#{number}" for number in range(40)}
+    assert [len(page) - len({*page}) for page in pages] == [0] * len(pages)
+
+
 async def test_neighbours_come_with_what_was_found() -> None:
     session = await opened()
     await worked(session)

@@ -7,7 +7,7 @@ for. A path means the two newest readings of that file.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from holdfast.core.conversation.messages import ToolResult
 from holdfast.core.conversation.tokens import Counter
@@ -190,7 +190,8 @@ class _RecallAnswerer:
         )
         listed = await self._with_neighbors([*first, *rest[len(first) :]])
         done = pack_search(listed, query, packer)
-        packed_count = sum(not one.is_neighbor for one in listed[:done])
+        packed = {one.position for one in listed[:done]}
+        packed_count = sum(1 for _ in takewhile(lambda one: one.position in packed, rest))
         more = _next_query(hits, query.shortened(), packed_count)
         more = more.with_doubled_budget() if more and not packer.excerpts else more
         own_count = sum(not excerpt.is_neighbor for excerpt in packer.excerpts)
@@ -230,12 +231,13 @@ class _RecallAnswerer:
         count = self._query.neighbours
         if not count:
             return found
-        listed: list[FoundMessage] = []
+        listed: dict[int, FoundMessage] = {}  # what is near two results comes once, where it comes first
         for one in found[: self._query.max_tokens // MIN_TOKENS_PER_MESSAGE]:
+            listed.setdefault(one.position, one)
             near = [*range(one.position - count, one.position), *range(one.position + 1, one.position + count + 1)]
-            others = await self._reader.read(near, with_tools=True)
-            listed += [one, *(replace(other, is_neighbor=True) for other in others)]
-        return listed
+            for other in await self._reader.read([place for place in near if place not in listed], with_tools=True):
+                listed[other.position] = replace(other, is_neighbor=True)
+        return [*listed.values()]
 
 
 def _next_query(hits: MessageHits, query: RecallQuery, packed_count: int) -> RecallQuery | None:
