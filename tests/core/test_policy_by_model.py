@@ -27,8 +27,25 @@ def test_the_first_pattern_that_matches_a_model_decides_and_keeps_the_common_set
     assert (other.compaction, other.unknown_window) == (None, 50_000)
 
 
-def test_a_policy_without_patterns_is_the_same_for_every_model() -> None:
-    assert DEFAULT.for_model("gpt-5") is DEFAULT
+@pytest.mark.parametrize(
+    ("name", "soft_share"),
+    [
+        ("claude-sonnet-5-5", 0.5),
+        ("anthropic:claude-sonnet-5-5", 0.5),
+        ("anthropic/claude-sonnet-5.5", 0.5),
+        ("openrouter:anthropic/claude-sonnet-5.5:free", 0.5),
+        ("ollama:my-claude-like:8b", 0.8),
+        ("openai:gpt-5", 0.8),
+        ("openai:", 0.8),
+        (None, 0.8),
+    ],
+)
+def test_a_pattern_matches_the_name_of_a_model_with_and_without_its_provider(
+    name: str | None, soft_share: float
+) -> None:
+    policy = read_policy('[models."claude-*".compaction]\nsoft_share = 0.5')
+
+    assert policy.for_model(name).compaction == DefaultCompaction(soft_share=soft_share)
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,16 @@ class Policy:
             raise SettingsError("policy.compaction", f"{rule} must be a dataclass: @dataclass(frozen=True)")
 
     def for_model(self, model: str | None) -> "Policy":
-        """Return the policy for a model: that of the first pattern that its name matches, or this one."""
+        """Return the policy for a model: that of the first pattern that its name matches, or this one.
+
+        The name may have its provider before it, as in `anthropic:claude-sonnet-5-5` or `anthropic/claude-sonnet-5.5`.
+        """
         name = (model or "").lower()
-        return next((policy for pattern, policy in self.models if fnmatchcase(name, pattern.lower())), self)
+        bare = name.rpartition("/")[2] if "/" in name else name.partition(":")[2]
+        names = [name, bare] if bare else [name]
+        return next(
+            (policy for pattern, policy in self.models if any(fnmatchcase(one, pattern.lower()) for one in names)), self
+        )
 
     def without_rules(self) -> "Policy":
         """Return a policy that leaves every message as it is."""
