@@ -116,6 +116,22 @@ def test_a_conversation_is_resumed_by_the_beginning_of_its_id(
     assert [message["content"] for message in served.asked[-1] if message["role"] == "user"] == ["first", "second"]
 
 
+@pytest.mark.parametrize("gone", ["2026-11-01-101010-abcd", "secret unicorn"])
+def test_a_conversation_that_is_not_there_is_not_replaced_by_one_with_some_of_its_words(
+    served: Served, env: dict[str, str], folder: Path, gone: str
+) -> None:
+    ran(served, env, folder, "-p", "The plan for 2026 is secret.")
+
+    code, out, err = ran(served, env, folder, "--resume", gone, "-p", said="Go on with the other work.")
+    found, _, _ = ran(served, env, folder, "--resume", "secret PLANS", "-p", said="And then?")
+
+    assert (code, out, err.count(f"session '{gone}' is not known")) == (2, "", 1)
+    assert (found, [message["content"] for message in served.asked[-1] if message["role"] == "user"]) == (
+        0,
+        ["The plan for 2026 is secret.", "And then?"],
+    )
+
+
 def test_a_failure_is_an_exit_code_and_a_line(served: Served, env: dict[str, str], folder: Path) -> None:
     served.script.append(http_response(401, {"error": {"message": "Incorrect API key provided: sk-abcdefghijklmnop"}}))
 

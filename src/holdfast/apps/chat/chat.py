@@ -6,6 +6,7 @@ and in a test. A new conversation starts with the context board of its repositor
 
 import asyncio
 import gc
+import re
 import secrets
 import shlex
 import time
@@ -63,6 +64,7 @@ from holdfast.core.history.events import MAIN, CompactionCompleted
 from holdfast.core.planning.context_report import ContextReport
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.artifacts import strip_artifact_references
+from holdfast.core.recall.ranking import search_words
 from holdfast.core.schema import is_integer
 from holdfast.counters.vocabularies import counter_for, load_vocabulary
 from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
@@ -121,6 +123,8 @@ def session_title(text: str) -> str:
 MAX_SESSION_NAME_CHARS = 100
 MAX_TITLE_SOURCE_CHARS = 1_000
 """How much of a prompt is looked at for a title."""
+MAX_RESUME_CANDIDATES = 20
+_WORD_PARTS = re.compile(r"[^\W_]{2,}")
 MAX_SEARCHED_SESSIONS, MAX_SEARCH_HITS = 1_000, 200
 """How many sessions are searched by title, and how many hits of a search are looked at."""
 
@@ -323,10 +327,18 @@ class Chat:
         try:
             return await resolve_session_id(self.store, words)
         except UnknownSessionError:
-            found = await self.find_sessions(words, 1)
-            if not found:
-                raise
-            return found[0].id
+            wanted = words.casefold().split()
+            for info in await self.find_sessions(words, MAX_RESUME_CANDIDATES):
+                is_named = info.id.startswith(words) or all(word in info.name.casefold() for word in wanted)
+                if is_named or await self._has_all_words(info.id, words):
+                    return info.id
+            raise
+
+    async def _has_all_words(self, session: str, words: str) -> bool:
+        """Return whether each word was said in a session; a search finds what has any of them, or of their parts."""
+        said = search_words(words)
+        terms = dict.fromkeys(_WORD_PARTS.findall(said) or said.split())
+        return all([await self.store.search(term, session=session, limit=1) for term in terms])
 
     async def _open(self, session: str) -> None:
         opened = await open_session(self.settings, session, store=self.store, callbacks=self._callbacks())
