@@ -602,14 +602,17 @@ async def test_a_fork_goes_on_in_a_copy_and_resume_goes_back(tmp_path: Path) -> 
     assert "/sessions lists them" in await reply_to(chat, screen, "/resume nothing")
 
 
-async def test_a_title_before_the_first_prompt_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_a_title_is_refused_with_the_reason_while_nothing_is_stored(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)
 
-    refused = [await reply_to(chat, screen, "/title The boats")]
+    replies = [await reply_to(chat, screen, "/title The boats")]
     await reply_to(chat, screen, "/plan sail")
-    refused.append(await reply_to(chat, screen, "/title The boats"))
+    replies.append(await reply_to(chat, screen, "/title The boats"))
 
-    assert refused == ["/title: there are no messages yet; send a prompt first"] * 2
+    assert replies == [
+        "/title: there are no messages yet; send a prompt first",
+        "this conversation is now called 'The boats'",
+    ]
 
 
 async def test_a_fork_has_the_title_of_its_original(tmp_path: Path) -> None:

@@ -317,6 +317,8 @@ async def test_the_request_through_the_gateway_is_one_that_the_provider_of_the_m
         [request] = upstream.requests
 
     assert (request.line, json.loads(request.body)) == (f"POST {path} HTTP/1.1", body)
+    version = "2023-06-01" if path == "/v1/messages" else None
+    assert {name.lower(): value for name, value in request.headers}.get("anthropic-version") == version
     assert about(findings, "gateway")[1] == (
         "ok",
         "2 messages were on record, and the request went out as it came; they are deleted again",

@@ -19,6 +19,7 @@ from holdfast.apps.cli.gateway import control_token_file
 from holdfast.apps.cli.wrap import health_of, opener_for
 from holdfast.apps.settings.models import PROVIDER_KEYS, bare_model_name, provider_of
 from holdfast.apps.settings.settings import Settings
+from holdfast.models.anthropic_messages import ANTHROPIC_VERSION
 from holdfast.models.base import EMBEDDED_MODEL
 from holdfast.models.local_servers import OLLAMA_PREFIX
 
@@ -28,6 +29,7 @@ MAX_QUOTED_CHARS = 200
 MAX_ANSWER_TOKENS = 16
 LOCAL_PROVIDER = OLLAMA_PREFIX.removesuffix(":")
 PROMPT = "Say ok."
+MESSAGES_PATH = "/v1/messages"
 
 
 class GatewayFinding(NamedTuple):
@@ -57,7 +59,10 @@ def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
         return
     session, (path, body) = f"doctor-{secrets.token_hex(4)}", _request(settings)
     began = time.monotonic()
-    answer = _send(f"{url}/s/{session}{path}", body, {"content-type": "application/json"})
+    headers = {"content-type": "application/json"}
+    if path == MESSAGES_PATH:
+        headers["anthropic-version"] = ANTHROPIC_VERSION
+    answer = _send(f"{url}/s/{session}{path}", body, headers)
     if answer.status == HTTPStatus.OK:
         yield GatewayFinding("ok", f"{url}{path} answered in {time.monotonic() - began:.1f} s")
     else:
@@ -114,7 +119,7 @@ def _request(settings: Settings) -> tuple[str, bytes]:
         return f"/v1beta/models/{quote(model)}:generateContent", json.dumps({"contents": contents}).encode()
     body: dict[str, object] = {"model": model, "messages": [{"role": "user", "content": PROMPT}]}
     if provider == "anthropic":
-        return "/v1/messages", json.dumps({**body, "max_tokens": MAX_ANSWER_TOKENS}).encode()
+        return MESSAGES_PATH, json.dumps({**body, "max_tokens": MAX_ANSWER_TOKENS}).encode()
     return "/v1/chat/completions", json.dumps(body).encode()  # no limit: OpenAI's newer models refuse `max_tokens`
 
 
