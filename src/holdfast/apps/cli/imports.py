@@ -42,7 +42,7 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
     program = f"import the sessions of this program: {', '.join(SOURCE_PROGRAMS)}"
     parser.add_argument("--from", dest="program", choices=SOURCE_PROGRAMS, metavar="PROGRAM", help=program)
     parser.add_argument("--list", action="store_true", help="with --from, only list the sessions")
-    name = "the id of the new session (default: the id in the file, or the name of the file)"
+    name = "the id of the new session (default: the id in an export, or the name of the file, numbered if several)"
     parser.add_argument("--as", dest="session", metavar="ID", help=name)
 
 
