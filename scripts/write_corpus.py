@@ -225,6 +225,21 @@ async def client_lists() -> CorpusWriter:
     return writer
 
 
+async def delegates() -> CorpusWriter:
+    """Return a log with a delegate that has ended, and then goes on."""
+    writer = await new_log("delegates")
+    session, scope = writer.session, "scout:1"
+    await session.record([user_message("Look.")])
+    await writer.append_events(log.DelegationStarted(scope=scope, agent="scout", task="Find it.", key="task-1"))
+    await session.record([user_message("Find it."), assistant_message("Tests.")], scope=scope, agent="scout")
+    await writer.append_events(log.DelegationFinished(scope=scope, answer="Tests."))
+    await session.record([user_message("It found tests."), assistant_message("Fine.")])
+    await writer.append_events(log.DelegationResumed(scope=scope, owner="host:1:00000001"))
+    await session.record([user_message("And more?")], scope=scope, agent="scout")
+    await session.prepare(BUDGET, scope=scope, system="You are a scout.")
+    return writer
+
+
 async def all_logs() -> dict[str, str]:
     """Return every log by the name of its file."""
     thought = {"type": "thinking", "thinking": "Read it first.", "signature": "c2lnbmVk"}
@@ -250,6 +265,7 @@ async def all_logs() -> dict[str, str]:
     return {
         "every_kind": await (await every_kind()).export(),
         "client_lists": await (await client_lists()).export(),
+        "delegates": await (await delegates()).export(),
         "anthropic": await (
             await format_log("anthropic-messages", [*anthropic, assistant_message("Tabs.")], user_message("Why?"))
         ).export(),

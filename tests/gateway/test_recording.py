@@ -883,6 +883,101 @@ async def test_the_answer_of_a_sub_agent_is_recorded_while_another_gateway_was_f
     await other.close()
 
 
+async def said_by_scope(recorder: Recorder, session_id: str) -> list[tuple[str, str]]:
+    """Return who said what in a session, without system messages; agents are named without their number."""
+    async with recorder.session(session_id) as opened:
+        await opened.session.refresh()
+        history = opened.session.history
+        pairs = zip(history.message_scopes, history.entries, strict=True)
+        return [(scope.split(":")[0], one.message.text) for scope, one in pairs if one.message.role != "system"]
+
+
+async def delegations(recorder: Recorder, session_id: str) -> list[tuple[str, str]]:
+    async with recorder.session(session_id) as opened:
+        return [(one.state, one.answer) for one in await opened.session.delegations()]
+
+
+@pytest.mark.parametrize("headers", [{"x-session-id": "s", "x-agent-id": "a1"}, {"x-session-id": "s"}, {}])
+async def test_a_sub_agent_goes_on_in_its_scope_at_another_gateway_and_after_a_restart(
+    store: MemoryStore, headers: dict[str, str]
+) -> None:
+    one, other, task = Recorder(store), Recorder(store), "look around the garden"
+    said: list[str] = [task]
+    exchange = await one.receive(chat("have a look", name=headers.get("x-session-id", "")))
+    for event in stream_events("openai-chat", ProviderReply(tool="agent", arguments={"prompt": task})):
+        exchange.feed(event_bytes(*event))
+    await exchange.finish("complete", 200)
+    for number, gateway in enumerate([one, other, one, other], 1):
+        found = replace(chat(*said, system="You explore."), headers=headers)
+        assert await answered(gateway, found, f"Answer {number}.", number) == exchange.session_id
+        said += [f"Answer {number}.", f"prompt {number}"]
+    await one.close()
+    await other.close()
+    again = Recorder(store)
+    await answered(again, replace(chat(*said, system="You explore."), headers=headers), "The end.", 5)
+
+    expected = [("main", "have a look"), ("main", ""), *(("agent", text) for text in [*said, "The end."])]
+    assert await said_by_scope(again, exchange.session_id) == expected
+    assert await delegations(again, exchange.session_id) == [("running", "")]
+    await again.close()
+    assert await delegations(again, exchange.session_id) == [("silent", "")]
+
+
+async def test_a_sub_agent_ends_with_its_answer_at_whatever_gateway_the_main_agent_hears_it(
+    recorder: Recorder, store: MemoryStore
+) -> None:
+    child, other = {"x-session-id": "s", "x-agent-id": "a1"}, Recorder(store)
+    await answered(recorder, chat("hi", name="s"), "Hello.", 1)
+    await answered(recorder, replace(chat("look", system="You explore."), headers=child), "Roses.", 2)
+    await answered(other, chat("hi", "Hello.", "it said: Roses.", name="s"), "Fine.", 3)
+    ended = await delegations(other, "s")
+    goes_on = replace(chat("look", "Roses.", "more", system="You explore."), headers=child)
+    await answered(recorder, goes_on, "Weeds.", 4)
+
+    assert ended == [("answered", "Roses.")]
+    assert await delegations(other, "s") == [("running", "")]
+    assert await said_by_scope(other, "s") == [
+        *(("main", "hi"), ("main", "Hello."), ("agent", "look"), ("agent", "Roses.")),
+        *(("main", "it said: Roses."), ("main", "Fine."), ("agent", "more"), ("agent", "Weeds.")),
+    ]
+    await other.close()
+
+
+async def test_a_late_answer_of_a_sub_agent_that_goes_on_at_another_gateway_stays_beside_it(
+    recorder: Recorder, store: MemoryStore
+) -> None:
+    child, other = {"x-session-id": "s", "x-agent-id": "a1"}, Recorder(store)
+    request = replace(chat("look", system="You explore."), headers=child)
+    await answered(recorder, chat("hi", name="s"), "Hello.", 1)
+    late = await recorder.receive(request)
+    await answered(other, request, "Roses.", 2)
+    await finish(late, request, "Weeds.", 3)
+    await answered(other, replace(chat("look", "Roses.", "more", system="You explore."), headers=child), "Trees.", 4)
+
+    said = [("agent", text) for text in ("look", "Roses.", "more", "Trees.")]
+    assert await said_by_scope(recorder, "s") == [("main", "hi"), ("main", "Hello."), *said]
+    async with recorder.session("s") as opened:
+        events = await opened.session.events()
+    assert [one.answer for one in events if isinstance(one, log.SideCallRecorded)] == ["Weeds."]
+    await other.close()
+
+
+async def test_a_new_sub_agent_with_the_id_of_an_ended_one_has_a_scope_of_its_own(
+    recorder: Recorder, store: MemoryStore
+) -> None:
+    child = {"x-session-id": "s", "x-agent-id": "explorer"}
+    await answered(recorder, chat("hi", name="s"), "Hello.", 1)
+    await answered(recorder, replace(chat("look", system="You explore."), headers=child), "Roses.", 2)
+    await answered(recorder, chat("hi", "Hello.", "it said: Roses.", name="s"), "Fine.", 3)
+    other = Recorder(store)
+    await answered(other, replace(chat("count", system="You explore."), headers=child), "Seven.", 4)
+
+    assert await delegations(other, "s") == [("answered", "Roses."), ("running", "")]
+    async with other.session("s") as opened:
+        assert len(set(opened.session.history.message_scopes)) == 3
+    await other.close()
+
+
 async def test_an_answer_follows_what_another_gateway_has_changed_beside_the_conversation(
     recorder: Recorder, store: MemoryStore
 ) -> None:

@@ -10,7 +10,7 @@ from holdfast import MalformedInputError, PendingToolCallsError, SettingsError, 
 from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
 from holdfast.core.planning.policy import PRESETS
 from holdfast.delegation import DelegateAnswer, Visibility
-from holdfast.errors import DelegationEndedError, SessionClosedError, StoreUnavailableError
+from holdfast.errors import DelegationEndedError, SessionClosedError, StoreUnavailableError, UnknownScopeError
 from holdfast.session.log.leases import HELD_HERE
 from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.session.session import Session
@@ -646,3 +646,37 @@ async def test_an_error_in_a_delegation_that_cannot_be_recorded_is_raised_with_a
         await fail()
 
     assert raised.value.__notes__ == ["Holdfast could not record how the delegation ended: memory: the disk is full"]
+
+
+async def test_an_ended_delegation_goes_on_where_it_was_after_its_key_is_given(store: Store) -> None:
+    async with Session.open("c1", store=store) as first:
+        async with first.delegate("tester", task="run the tests", key="t-1", sees=Visibility()) as child:
+            await child.answer("3 failed")
+        with pytest.raises(UnknownScopeError):
+            await first.resume_delegate("t-2").__aenter__()
+    async with Session.open("c1", store=store) as later:
+        async with later.resume_delegate("t-1") as again:
+            await again.record([user_message("and now?")])
+            running = [(one.state, one.answer) for one in await later.delegations()]
+            await again.answer("none")
+        [delegation] = await later.delegations()
+
+        assert (again.scope, again.agent, again.parent) == (child.scope, "tester", "main")
+        assert texts(await later.messages(scope=child.scope)) == ["run the tests", "3 failed", "and now?", "none"]
+        assert (running, delegation.state, delegation.answer) == ([("running", "")], "answered", "none")
+
+
+async def test_a_delegation_that_another_session_has_resumed_is_not_ended_by_the_first(store: Store) -> None:
+    one, other = Session.open("c1", store=store), Session.open("c1", store=store)
+    async with one as first, other as second:
+        context = first.delegate("tester", task="run the tests", key="t-1")
+        child = await context.__aenter__()
+        async with second.resume_delegate("t-1") as resumed:
+            await first.refresh()
+            owned = [one.is_running_here for one in (child, resumed)]
+            await context.__aexit__(None, None, None)
+            states = [one.state for one in await second.delegations()]
+            await resumed.answer("3 failed")
+
+        assert (owned, states) == ([False, True], ["running"])
+        assert [(one.state, one.answer) for one in await first.delegations()] == [("answered", "3 failed")]

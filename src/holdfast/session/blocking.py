@@ -201,6 +201,7 @@ class _BlockingConversation(Generic[AgentT]):
     recall_tool = _converting(DelegatingConversation.recall_tool, BlockingTool.from_tool)
     compact_tool = _converting(DelegatingConversation.compact_tool, BlockingTool.from_tool)
     delegate = _converting(DelegatingConversation.delegate, BlockingDelegation)
+    resume_delegate = _converting(DelegatingConversation.resume_delegate, BlockingDelegation)
 
     @property
     def scope(self) -> str:

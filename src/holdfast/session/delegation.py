@@ -28,7 +28,7 @@ from holdfast.core.recall.references import parse_references
 from holdfast.core.schema import short_repr
 from holdfast.counters.vocabularies import counter_for
 from holdfast.dataclass import dataclass
-from holdfast.errors import DelegationEndedError, HoldfastError, MalformedInputError, SettingsError
+from holdfast.errors import DelegationEndedError, HoldfastError, MalformedInputError, SettingsError, UnknownScopeError
 from holdfast.session.arguments import check_text
 from holdfast.session.conversation import Conversation, SessionEngine
 from holdfast.session.log.event_log import SessionLog, locked, retried
@@ -53,6 +53,7 @@ class DelegationSpec:
     timeout_seconds: float | None
     adds_task_message: bool
     """Whether the task is recorded as the delegate's first message."""
+    key: str = ""
 
     def __post_init__(self) -> None:
         if not check_text("agent", self.agent).strip():
@@ -68,6 +69,7 @@ class DelegationSpec:
             limits = f"above 0 and at most {MAX_TIMEOUT_SECONDS:,}, or None for no limit"
             raise SettingsError("timeout_seconds", f"must be a number {limits}, not {short_repr(seconds)}")
         check_text("task", self.task)
+        check_text("key", self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +107,14 @@ class DelegatingConversation(Conversation):
         main_sees: MainVisibility | None = None,
         timeout_seconds: float | None = None,
         adds_task_message: bool = True,
+        key: str = "",
     ) -> "DelegateContext":
         """Delegate to another agent: `async with session.delegate("reviewer", task="…") as child`.
 
         The delegate works in its own scope. `sees` selects what it sees of this conversation, at most what this agent
         sees. `main_sees` selects what the main conversation sees of the delegate's work; the default is the policy's.
         With `adds_task_message=False` the task is not recorded as a message: start the delegate with
-        `child.opening_prompt`.
+        `child.opening_prompt`. `key` is a name of your own for `resume_delegate`.
         """
         self._check_running()
         spec = DelegationSpec(
@@ -122,8 +125,18 @@ class DelegatingConversation(Conversation):
             main_sees=main_sees,
             timeout_seconds=timeout_seconds,
             adds_task_message=adds_task_message,
+            key=key,
         )
         return DelegateContext(self._engine, spec)
+
+    def resume_delegate(self, key: str) -> "DelegateContext":
+        """Go on with the last delegation of a key: `async with session.resume_delegate("build") as child`.
+
+        It may have ended, or another process may have run it: from now on it runs in this one. Its messages are as
+        they were, so it has no `task` and no `opening_prompt` again. Raises `UnknownScopeError` if there is none.
+        """
+        self._check_running()
+        return DelegateContext(self._engine, check_text("key", key))
 
 
 class Delegate(DelegatingConversation):
@@ -141,6 +154,11 @@ class Delegate(DelegatingConversation):
         """The first message of the delegate: a briefing, then the task."""
         self.result: DelegateAnswer | None = None
         """The answer, once there is one."""
+
+    @property
+    def is_running_here(self) -> bool:
+        """Whether it has not ended, and nobody else runs it, as far as is known here."""
+        return self.history.session_state.running_delegates.get(self.scope) == self._owner
 
     @property
     def state(self) -> str:
@@ -170,12 +188,17 @@ class Delegate(DelegatingConversation):
     async def end(self, finished: log.DelegationFinished) -> None:
         """Record how the delegation ended; a second call changes nothing."""
         if self._finished is None:
-            HELD_HERE.discard(self._owner)
-            await self._record_end(finished)
+            try:
+                await self._record_end(finished)
+            finally:
+                # Not before, or another session of this process would take the delegation for an abandoned one.
+                HELD_HERE.discard(self._owner)
             self._finished = finished
 
     @locked
     async def _record_end(self, finished: log.DelegationFinished) -> None:
+        if not self.is_running_here:
+            return  # another process has resumed or ended it
         interrupted = [] if finished.state == "answered" else [log.TurnInterrupted(scope=finished.scope)]
         await self._log.append(*interrupted, finished)
         self._builder.forget_scope(finished.scope)
@@ -230,16 +253,19 @@ class Delegate(DelegatingConversation):
 class DelegateContext:
     """A delegation about to start: `async with session.delegate(…) as child`."""
 
-    def __init__(self, engine: SessionEngine, spec: DelegationSpec) -> None:
+    def __init__(self, engine: SessionEngine, spec: DelegationSpec | str) -> None:
         self._engine = engine
         self._log = engine.log
         self._spec = spec
+        """The options of a new delegation; the key of one that goes on."""
         self._timeout: asyncio.Timeout | None = None
         self._delegate: Delegate | None = None
 
     async def __aenter__(self) -> Delegate:
-        self._delegate = Delegate(self._engine, await self._start())
-        self._timeout = asyncio.timeout(self._spec.timeout_seconds)
+        spec = self._spec
+        started = await (self._resume(spec) if isinstance(spec, str) else self._start(spec))
+        self._delegate = Delegate(self._engine, started)
+        self._timeout = asyncio.timeout(None if isinstance(spec, str) else spec.timeout_seconds)
         await self._timeout.__aenter__()
         return self._delegate
 
@@ -266,11 +292,28 @@ class DelegateContext:
             raise out_of_time
 
     @locked
-    async def _start(self) -> log.DelegationStarted:
+    async def _resume(self, key: str) -> log.DelegationStarted:
+        """Record that a delegation goes on in this process."""
+        scopes = self._log.history.scopes
+        scope = scopes.keys.get(key)
+        if scope is None:
+            raise UnknownScopeError(key, sorted(scopes.keys))
+        owner = new_owner_id()
+        HELD_HERE.add(owner)
+        try:
+            await self._log.append(log.DelegationResumed(scope=scope, owner=owner))
+        except BaseException:
+            HELD_HERE.discard(owner)
+            raise
+        agent, parent = scope.rpartition(":")[0], scopes.parents[scope]
+        return log.DelegationStarted(scope=scope, agent=agent, parent=parent, owner=owner, key=key)
+
+    @locked
+    async def _start(self, spec: DelegationSpec) -> log.DelegationStarted:
         """Record the start of the delegation, and what the delegate sees."""
         from secrets import token_hex  # noqa: PLC0415 - most sessions delegate nothing
 
-        spec, engine, history = self._spec, self._engine, self._log.history
+        engine, history = self._engine, self._log.history
         await end_abandoned_delegations(self._log)
         chosen = choose_visible(history, spec.parent, spec.sees, counter_for(engine.model))
         started = log.DelegationStarted(
@@ -285,6 +328,7 @@ class DelegateContext:
             main_visibility=spec.main_sees or engine.compactor.policy.main_sees,
             owner=new_owner_id(),
             is_attributed=True,
+            key=spec.key or None,
         )
         HELD_HERE.add(started.owner)
         try:

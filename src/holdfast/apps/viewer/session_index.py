@@ -54,6 +54,7 @@ EVENT_SENTENCES: Mapping[type[log.Event], str] = {
     log.Forked: "forked from {0.parent} at #{0.at}",
     log.AgentChanged: "the agent is now {0.name}",
     log.DelegationStarted: "a task for the agent {0.agent}: {0.task:.160}",
+    log.DelegationResumed: "the delegation {0.scope} goes on",
     log.DelegationFinished: "the delegation {0.scope} ended: {0.state}",
     log.TurnInterrupted: "the turn was interrupted",
     log.CompactionStarted: "a summary is being written ({0.trigger})",

@@ -448,11 +448,24 @@ class DelegationStarted:
     """The lease of the process that runs the delegate: host, process and a number."""
     is_attributed: bool = False
     """Whether the task names its addressee in the views of other agents; False in older logs."""
+    key: str | None = None
+    """The name by which any process finds the delegate again; None if nobody resumes it."""
 
     @property
     def is_limited(self) -> bool:
         """Whether the delegate sees only a selection of its parent's messages."""
         return self.visibility.get("everything") is False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationResumed:
+    """A delegate goes on, in another process or after its delegation had ended."""
+
+    KIND: ClassVar[str] = "delegation.resumed"
+
+    scope: str
+    owner: str = ""
+    """The lease of the process that runs the delegate from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -590,6 +603,7 @@ Event: TypeAlias = (
     | RecallOffered
     | ModelSwitched
     | DelegationStarted
+    | DelegationResumed
     | DelegationFinished
     | TurnInterrupted
     | ProviderSignalled

@@ -44,6 +44,8 @@ class Scopes:
     """What a scope sees of its ancestors; a scope that is not listed sees everything of them."""
     attributed_scopes: set[str] = field(default_factory=set[str])
     """The scopes whose tasks name their addressee in other agents' views."""
+    keys: dict[str, str] = field(default_factory=dict[str, str])
+    """By key, the last scope of a delegate that can be resumed."""
 
     def check_delegation(self, event: log.DelegationStarted) -> None:
         """Raise MalformedInputError if a delegation is impossible."""
@@ -59,6 +61,8 @@ class Scopes:
             self.visible_spans[event.scope] = event.visible_spans
         if event.is_attributed:
             self.attributed_scopes.add(event.scope)
+        if event.key:
+            self.keys[event.key] = event.scope
 
     def ancestors(self, scope: str) -> list[str]:
         """Return a scope and its ancestors; the main scope is last."""
@@ -277,6 +281,8 @@ def delegation_records(timed: Iterable[tuple[int, log.Event]]) -> list[Delegatio
         match event:
             case log.DelegationStarted():
                 found[event.scope] = DelegationRecord(started=event, started_ms=time_ms)
+            case log.DelegationResumed() if event.scope in found:
+                found[event.scope] = replace(found[event.scope], finished=None, ended_ms=None)
             case log.DelegationFinished() if event.scope in found:
                 found[event.scope] = replace(found[event.scope], finished=event, ended_ms=time_ms)
             case log.MessageAppended():

@@ -200,7 +200,7 @@ def _after_simple_event(state: SessionState, event: log.Event) -> SessionState:
             return replace(state, model=model)
         case log.SideCallRecorded(purpose="summary", answer=answer):
             return replace(state, client_summaries=(*state.client_summaries, answer)[-MAX_CLIENT_SUMMARIES:])
-        case log.DelegationStarted() | log.DelegationFinished():
+        case log.DelegationStarted() | log.DelegationResumed() | log.DelegationFinished():
             return _after_delegation(state, event)
         case _:
             return _after_fork(state, event) if isinstance(event, log.Forked) else state
@@ -212,9 +212,11 @@ def _after_fork(state: SessionState, event: log.Forked) -> SessionState:
     return replace(state, forked_from=event, running_compaction=run)
 
 
-def _after_delegation(state: SessionState, event: log.DelegationStarted | log.DelegationFinished) -> SessionState:
+def _after_delegation(
+    state: SessionState, event: log.DelegationStarted | log.DelegationResumed | log.DelegationFinished
+) -> SessionState:
     others = {scope: owner for scope, owner in state.running_delegates.items() if scope != event.scope}
-    if isinstance(event, log.DelegationStarted):
+    if not isinstance(event, log.DelegationFinished):
         return replace(state, running_delegates={**others, event.scope: event.owner})
     extras = {scope: known for scope, known in state.delegate_extras.items() if scope != event.scope}
     prefixes = {scope: known for scope, known in state.sent_prefixes.items() if scope != event.scope}

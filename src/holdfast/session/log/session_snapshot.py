@@ -11,7 +11,7 @@ from holdfast.core.history.codec import RECORD_SCHEMA
 from holdfast.core.history.snapshot import HistorySnapshot, from_snapshot_json, to_snapshot_json
 from holdfast.dataclass import dataclass
 
-SNAPSHOT_VERSION = 13
+SNAPSHOT_VERSION = 14
 """Increased whenever an older snapshot would be read wrongly."""
 
 

@@ -273,6 +273,13 @@ class AgentList:
         self.is_behind, self.newest = False, None
         return True
 
+    def read_again(self, wire: Wire, start: bytes, numbered: Sequence[tuple[int, JsonMapping]]) -> None:
+        """Begin again with the messages of the log, of which others may have added or hidden some."""
+        self.chain, self._slices, self._lengths = Chain(start), [], []
+        self.forget(0, 0)
+        self.add_recorded(wire, numbered)
+        self.is_behind = False
+
     def add_answer(self, wire: Wire, natives: Sequence[JsonMapping], places: Sequence[int]) -> None:
         """Take an answer into the list, as the client has it: without calls of `recall`, its rounds as one message."""
         calls = recall_calls(wire, natives) if self.has_recall else []

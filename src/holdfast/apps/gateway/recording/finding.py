@@ -44,6 +44,8 @@ MIN_SUMMARY_CHARS = 24
 """A shorter summary does not identify a conversation."""
 MAX_DELEGATED_CHARS, FIRST_PROMPTS = 20_000, 3
 """How long a sub-agent's task may be, and among how many first messages it is looked for."""
+TASK_PREFIX = "task-"
+"""How the names of sub-agents begin that are known by their tasks."""
 TOKEN_COUNT_PATHS = ("/count_tokens", ":countTokens", "/input_tokens")
 
 
@@ -122,8 +124,8 @@ class ConversationFinder:
         """By namespace and session, the last prompts."""
         self._agent_sessions = Newest[str, str]()
         """By the name that a sub-agent gives its own session, the session it works in."""
-        self._delegated = Newest[tuple[str, Wire, str], tuple[str, str]]()
-        """By namespace, wire and argument of a call: the call's session, and a name for the sub-agent that gets it."""
+        self._delegated = Newest[tuple[str, Wire, str], str]()
+        """By namespace, wire and the name of the sub-agent that gets an argument of a call: the call's session."""
         self._summaries: deque[tuple[str, str, str]] = deque(maxlen=MAX_RECENT)
         """Namespace, session and text of the last summaries that clients had written."""
         self._by_first = Newest[tuple[str, Wire, bytes], Newest[str, None]]()
@@ -159,8 +161,7 @@ class ConversationFinder:
         if not signals.agent and (task := self._delegated_task(reading)):
             index, session_id, agent = task
             if not await self._was_said_before(reading, index, session_id):
-                named = replace(reading, signals=replace(signals, agent=agent))
-                return Place(named, await held.open_locked(session_id))
+                return Place(_as_agent(reading, agent), await held.open_locked(session_id))
         if signals.name:
             session_id = await self._named_id(request.namespace, signals.name)
             session_id = self._agent_sessions.get(session_id, session_id)
@@ -188,6 +189,7 @@ class ConversationFinder:
     async def _named_place(self, reading: ReadRequest, opened: OpenSession) -> Place:
         if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
             await self._copy_fork(reading, opened)
+        reading = await self.as_known_agent(reading, opened)
         is_at_provider = "conversation" in reading.body.fields and reading.request.wire == "openai-responses"
         return Place(reading, opened, is_continuation=is_at_provider)
 
@@ -215,6 +217,8 @@ class ConversationFinder:
                 await held.release()
         elif session_id := self._session_with_summary(reading):
             return Place(reading, await held.open_locked(session_id))
+        elif chain.answer_hashes() and (place := await self._resumed_elsewhere(reading, held)):
+            return place
         elif (purpose := _purpose_without_history(reading)) and (session_id := self._session_quoted(reading)):
             return Place(reading, await held.open(session_id), side_call=purpose, chain=chain)
         if not key and (opened := await self._unanswered_session(reading, chain, held)):
@@ -237,14 +241,42 @@ class ConversationFinder:
         await held.release()
         return None
 
+    async def as_known_agent(self, reading: ReadRequest, opened: OpenSession) -> ReadRequest:
+        """Return a request with the name of its sub-agent, if the log of its session knows that by its task.
+
+        So one goes on whose call was answered before a restart, or by another gateway.
+        """
+        keys = opened.session.history.scopes.keys
+        if reading.signals.agent or not any(key.startswith(TASK_PREFIX) for key in keys):
+            return reading
+        found = [(index, name) for index, name in _task_names(reading) if name in keys]
+        if not found:
+            return reading
+        agent_list = await opened.main_list(reading.request.wire, reading.start)
+        listed = agent_list.read(reading.body)
+        shared = 0 if agent_list.is_other_agent(reading.body) else agent_list.chain.shared_length(listed.chain)
+        return _as_agent(reading, next((name for index, name in found if shared < listed.lengths[index]), None))
+
+    async def _resumed_elsewhere(self, reading: ReadRequest, held: "_HeldPlace") -> Place | None:
+        """Return the place of a sub-agent without any name that goes on, if the store knows it by its task."""
+        hashes = [task_hash(reading.request, name) for _, name in _task_names(reading)]
+        found = await self._sessions.index.sessions_with(hashes)
+        if found is None:
+            return None
+        opened = await held.open_locked(found[1][-1])
+        named = await self.as_known_agent(reading, opened)
+        if named.signals.agent:
+            return Place(named, opened)
+        await held.release()
+        return None
+
     def _delegated_task(self, reading: ReadRequest) -> tuple[int, str, str] | None:
         """Return the index of a prompt that is an argument of a call, the call's session and a sub-agent's name."""
         if not self._delegated:
             return None
-        for index, native in enumerate(reading.body.messages(0, FIRST_PROMPTS)):
-            for text in texts_of(native) if is_prompt(native) else ():
-                if found := self._delegated.get((reading.request.namespace, reading.request.wire, text.strip())):
-                    return index, *found
+        for index, name in _task_names(reading):
+            if session_id := self._delegated.get((reading.request.namespace, reading.request.wire, name)):
+                return index, session_id, name
         return None
 
     async def _was_said_before(self, reading: ReadRequest, index: int, caller_id: str) -> bool:
@@ -388,12 +420,35 @@ class ConversationFinder:
         """Remember the arguments of calls: one of them may be the task of a sub-agent."""
         for text in argument_texts(answer):
             if MIN_QUOTED_CHARS <= len(text) <= MAX_DELEGATED_CHARS:
-                agent = f"task-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
-                self._delegated[request.namespace, request.wire, text.strip()] = session_id, agent
+                self._delegated[request.namespace, request.wire, _task_name(text)] = session_id
 
     def note_summary(self, request: ClientRequest, session_id: str, text: str) -> None:
         """Remember a summary that a client had written: its list will begin with it."""
         self._summaries.append((request.namespace, session_id, text))
+
+
+def _task_name(text: str) -> str:
+    """Return the name of the sub-agent that has a text as its task."""
+    return f"{TASK_PREFIX}{hashlib.sha256(text.strip().encode(errors='replace')).hexdigest()[:12]}"
+
+
+def _task_names(reading: ReadRequest) -> list[tuple[int, str]]:
+    """Return the names that a sub-agent would have by its first prompts, each with the index of the prompt."""
+    return [
+        (index, _task_name(text))
+        for index, native in enumerate(reading.body.messages(0, FIRST_PROMPTS))
+        for text in (texts_of(native) if is_prompt(native) else ())
+        if MIN_QUOTED_CHARS <= len(text.strip()) <= MAX_DELEGATED_CHARS
+    ]
+
+
+def task_hash(request: ClientRequest, name: str) -> bytes:
+    """Return the hash by which the index knows a sub-agent that is named after its task."""
+    return response_hash(request.namespace, f"{request.wire}\0{name}")
+
+
+def _as_agent(reading: ReadRequest, agent: str | None) -> ReadRequest:
+    return replace(reading, signals=replace(reading.signals, agent=agent))
 
 
 def _text_of(body: ClientBody) -> str:

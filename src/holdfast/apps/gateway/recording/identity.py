@@ -155,6 +155,11 @@ def session_id_for(namespace: str, name: str) -> str:
     return _in_namespace(namespace, "".join(one if is_kept else _encoded(one) for one, is_kept in _characters(name)))
 
 
+def agent_key(agent: str) -> str:
+    """Return the name by which a sub-agent is found again in the log."""
+    return session_id_for("", agent)
+
+
 def encoded_session_id(namespace: str, name: str) -> str:
     """Return the id that an earlier version gave a session: letters beyond ASCII had percent codes, too."""
     return _in_namespace(namespace, _encoded(name))

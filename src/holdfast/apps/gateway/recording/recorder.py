@@ -12,9 +12,10 @@ the whole list is recorded then.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import dropwhile
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -30,11 +31,12 @@ from holdfast.apps.gateway.recording.client_forms import (
 )
 from holdfast.apps.gateway.recording.client_list import MAIN_AGENT, AgentList, ClientList, OpenAnswer, without_given_ids
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange, ReadRequest, read_request, usage_of
-from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, ConversationFinder
+from holdfast.apps.gateway.recording.finding import MAX_DELEGATED_CHARS, TASK_PREFIX, ConversationFinder, task_hash
 from holdfast.apps.gateway.recording.governing import model_of, with_members
 from holdfast.apps.gateway.recording.governor import Governor
 from holdfast.apps.gateway.recording.identity import (
     Chain,
+    agent_key,
     is_optional,
     joined_contents,
     orders_a_summary,
@@ -58,6 +60,7 @@ from holdfast.apps.gateway.recording.rehearsal import rehearse
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.threads import run_at_low_priority
 from holdfast.core.history.events import SideCallPurpose
+from holdfast.core.history.scopes import is_answer_message
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
 from holdfast.counters.vocabularies import load_vocabulary
@@ -264,6 +267,9 @@ class Recorder:
         is_same = agent_list.chain.shared_length(listed.chain) == len(agent_list.chain.hashes)
         if not is_same and await opened.session.refresh():
             # Another gateway went on with the session: the list is to be compared with what that one has recorded.
+            reading = await self._finder.as_known_agent(reading, opened)
+            if reading.signals.agent:
+                return await self._record_delegate(reading, opened)
             agent_list = await opened.main_list(reading.request.wire, reading.start)
             listed = agent_list.read(reading.body)
         shared = await self._take_client_forms(opened, agent_list, listed)
@@ -447,21 +453,26 @@ class Recorder:
 
     async def _record_delegate(self, reading: ReadRequest, opened: OpenSession) -> Exchange:
         """Record a request of a sub-agent, in a scope of its own."""
-        body, signals, name = reading.body, reading.signals, reading.signals.agent or ""
-        agent_list = opened.agent_lists.get(name)
-        listed = agent_list.read(body) if agent_list else ClientList.read(body, Chain(reading.start))
+        body, signals, name = reading.body, reading.signals, agent_key(reading.signals.agent or "")
         if signals.purpose:
+            known = opened.agent_lists.get(name)
+            listed = known.read(body) if known else ClientList.read(body, Chain(reading.start))
             return self._side_call(reading, opened, signals.purpose, listed.chain)
-        shared = await self._take_client_forms(opened, agent_list, listed) if agent_list else _NOTHING_SHARED
+        agent_list, shared = await self._known_delegate(reading, opened, name), _NOTHING_SHARED
+        listed = agent_list.read(body) if agent_list else ClientList.read(body, Chain(reading.start))
+        if agent_list is not None:
+            shared = await self._take_client_forms(opened, agent_list, listed)
         if agent_list is None or shared.rewind_to is not None:
             # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
             task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
             # What the main agent hears of it unasked is in the list of its client.
             context = opened.session.delegate(
-                signals.agent_type, task=task, sees=SEES_NOTHING, main_sees="recall", adds_task_message=False
+                signals.agent_type, task=task, sees=SEES_NOTHING, main_sees="recall", adds_task_message=False, key=name
             )
             agent_list = AgentList(await opened.delegates.enter_async_context(context), Chain(reading.start))
             shared = _NOTHING_SHARED
+            if name.startswith(TASK_PREFIX) and not signals.name:
+                await self.sessions.index.add(task_hash(reading.request, name), opened.id)
         async with _Writing(opened, name, agent_list):
             opened.agent_lists[name] = agent_list
             await self._append(opened, agent_list, listed, shared)
@@ -469,16 +480,73 @@ class Recorder:
             exchange = await self.governor.govern(reading, opened, agent_list, listed)
         return exchange.record_with(_AgentSink(self, opened, reading, name, agent_list), self.sessions)
 
+    async def _known_delegate(self, reading: ReadRequest, opened: OpenSession, name: str) -> AgentList | None:
+        """Return the list of a sub-agent as the log has it, wherever it ran; None if the request does not continue it.
+
+        A sub-agent that has ended goes on, and so does one of another gateway: from now on it runs here.
+        """
+        agent_list = await self._own_delegate(reading, opened, name)
+        if agent_list is not None and _goes_on(agent_list, reading):
+            return agent_list
+        await opened.session.refresh()
+        if (agent_list := await self._own_delegate(reading, opened, name)) is not None:
+            return agent_list
+        scope = opened.session.history.scopes.keys.get(name)
+        if scope is None:
+            return None
+        stored = AgentList(opened.session, Chain(reading.start))
+        await self._read_again(reading, opened, stored, scope)
+        listed = stored.read(reading.body)
+        if (await self._take_client_forms(opened, stored, listed)).rewind_to is not None:
+            return None
+        delegate = await opened.delegates.enter_async_context(opened.session.resume_delegate(name))
+        agent_list = opened.agent_lists[name] = AgentList(delegate, Chain(reading.start))
+        await self._read_again(reading, opened, agent_list, delegate.scope)
+        return agent_list
+
+    async def _own_delegate(self, reading: ReadRequest, opened: OpenSession, name: str) -> AgentList | None:
+        """Return the list of a sub-agent that this gateway runs, read again if the log has other messages by now."""
+        agent_list = opened.agent_lists.get(name)
+        if agent_list is None or not _is_run_here(agent_list):
+            return None
+        version, places = opened.session.history.version, agent_list.positions
+        if agent_list.is_behind or (places and version.is_hidden(places[-1])):
+            await self._read_again(reading, opened, agent_list, agent_list.conversation.scope)
+        return agent_list
+
+    async def _read_again(self, reading: ReadRequest, opened: OpenSession, agent_list: AgentList, scope: str) -> None:
+        numbered = await opened.session.numbered_messages(scope=scope, refreshes=False)
+        numbered = [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)]
+        agent_list.read_again(reading.request.wire, reading.start, numbered)
+
     async def _end_answered_delegates(self, opened: OpenSession, listed: ClientList, shared: int) -> None:
-        """End the delegations whose last answer the main agent received."""
-        if len(opened.agent_lists) == 1:
-            return
-        text = listed.text_after(shared)
-        for name, agent_list in list(opened.agent_lists.items()):
-            answer = agent_list.last_text.strip()
-            if isinstance(agent_list.conversation, Delegate) and not agent_list.in_flight and answer and answer in text:
-                await agent_list.conversation.answer(agent_list.last_text)
-                del opened.agent_lists[name]
+        """End the delegations whose last answer the main agent received, wherever they ran."""
+        history = opened.session.history
+        running = history.session_state.running_delegates
+        names = [name for name, scope in history.scopes.keys.items() if scope in running]
+        text = listed.text_after(shared) if names else ""
+        for name in names if text else ():
+            agent_list = opened.agent_lists.get(name)
+            is_own = agent_list is not None and _is_run_here(agent_list)
+            if agent_list is not None and agent_list.in_flight:
+                continue
+            answer = agent_list.last_text if agent_list is not None and is_own else ""
+            answer = answer or await self._last_answer(opened, history.scopes.keys[name])
+            if not (answer.strip() and answer.strip() in text):
+                continue
+            if agent_list is not None and is_own and isinstance(agent_list.conversation, Delegate):
+                await agent_list.conversation.answer(answer)
+            else:
+                delegate = await opened.delegates.enter_async_context(opened.session.resume_delegate(name))
+                await delegate.answer(answer)
+            opened.agent_lists.pop(name, None)
+
+    async def _last_answer(self, opened: OpenSession, scope: str) -> str:
+        """Return the last message of a sub-agent, if it is an answer."""
+        numbered = await opened.session.numbered_messages(scope=scope, refreshes=False)
+        decode = opened.session.history.message_format.decode
+        message = decode(numbered[-1][1], 0) if numbered else None
+        return message.text if message is not None and is_answer_message(message) else ""
 
     # Its answer.
 
@@ -530,13 +598,13 @@ class Recorder:
         Another gateway may have written to the session meanwhile. A whole answer still belongs to the conversation if
         nothing was said since. One that was cut does not: its client has asked another gateway for a whole one.
         """
-        is_main = sink.agent_name == MAIN_AGENT
-        if is_main:
+        if sink.agent_name == MAIN_AGENT:
             sink.agent_list = await sink.opened.main_list(sink.reading.request.wire, sink.reading.start)
+        elif await self._own_delegate(sink.reading, sink.opened, sink.agent_name) is not sink.agent_list:
+            return False  # another gateway goes on with it
         if not self._is_current(sink) or not (answer.is_complete or sink.is_newest):
             return False
-        # Nobody else writes in the scope of a sub-agent: its answer may follow whatever others have recorded.
-        async with _Writing(sink.opened, MAIN_AGENT, sink.agent_list) if is_main else nullcontext():
+        async with _Writing(sink.opened, sink.agent_name, sink.agent_list):
             await self._append_answer(sink, answer, duration_ms)
         return True
 
@@ -670,7 +738,7 @@ class _Writing:
     """Writes new messages and the request with them at once; after a failure the agent's list is read from the log."""
 
     def __init__(self, opened: OpenSession, name: str, agent_list: AgentList) -> None:
-        self._opened, self._name = opened, name
+        self._opened, self._name, self._agent_list = opened, name, agent_list
         self._write = agent_list.conversation.one_write()
 
     async def __aenter__(self) -> None:
@@ -696,7 +764,11 @@ class _Writing:
             await self._read_again()
 
     async def _read_again(self) -> None:
-        self._opened.agent_lists.pop(self._name, None)
+        if self._name == MAIN_AGENT:
+            self._opened.agent_lists.pop(MAIN_AGENT, None)
+        else:
+            # Nobody else writes for a sub-agent that runs here: its answer may follow whatever others have recorded.
+            self._agent_list.is_behind = True
         self._opened.is_outdated = True
         # Nothing may be in memory any more, and the answer of a sub-agent may be the next to be recorded.
         with suppress(HoldfastError):
@@ -799,6 +871,16 @@ def _shared_messages(agent_list: AgentList, listed: ClientList, length: int) -> 
     while rewind_to - 1 > last and rewind_to - 1 in unseen:
         rewind_to -= 1
     return _Shared(length, first, rewind_to)
+
+
+def _is_run_here(agent_list: AgentList) -> bool:
+    return isinstance(agent_list.conversation, Delegate) and agent_list.conversation.is_running_here
+
+
+def _goes_on(agent_list: AgentList, reading: ReadRequest) -> bool:
+    """Return whether the list of a request has all messages of an agent, and maybe more."""
+    chain = agent_list.read(reading.body).chain
+    return agent_list.chain.shared_length(chain) == len(agent_list.chain.hashes)
 
 
 def _place_of(answer: OpenAnswer | None) -> int | None:
