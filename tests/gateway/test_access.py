@@ -395,3 +395,45 @@ def test_the_name_of_a_key_has_letters_digits_and_dashes_only(tmp_path: Path, na
         create_key(tmp_path / "keys.toml", name)
 
     assert list(tmp_path.iterdir()) == []
+
+
+def status_of(access: Access, key: str) -> int:
+    """Return the status of a request with a key: 200, or that of its refusal."""
+    try:
+        access.identify({"x-api-key": key}, "")
+    except AccessDeniedError as denied:
+        return denied.status
+    return 200
+
+
+def test_a_changed_keys_file_counts_from_the_next_request_on(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    alice = create_key(path, "alice")
+    access = Access(host="0.0.0.0", keys=load_keys(path))  # noqa: S104
+    first = path.read_text()
+    bob = create_key(path, "bob")
+
+    assert [status_of(access, key) for key in (alice, bob)] == [200, 200]
+    path.write_text(path.read_text().removeprefix(first))
+    assert [status_of(access, key) for key in (alice, bob)] == [401, 200]
+    path.write_text("[bob\n")
+    assert [status_of(access, key) for key in (alice, bob)] == [401, 200]
+    path.unlink()
+    assert [status_of(access, key) for key in (alice, bob)] == [401, 200]
+    path.write_text(f"{first}requests_per_minute = 1\n")
+    assert [status_of(access, key) for key in (alice, bob, alice)] == [200, 401, 429]
+
+
+def test_what_a_key_has_used_stays_known_while_its_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    alice = create_key(path, "alice")
+    limited = f"{path.read_text()}tokens_per_day = 10\n"
+    path.write_text(limited)
+    access = Access(keys=load_keys(path))
+    caller = access.identify({"x-api-key": alice}, "")
+    path.write_text("")
+    refused = status_of(access, alice)
+    access.spend(caller, 10)  # of an answer that began before
+    path.write_text(limited)
+
+    assert (refused, status_of(access, alice)) == (401, 429)

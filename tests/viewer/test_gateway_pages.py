@@ -2,10 +2,11 @@
 
 import json
 import re
+from pathlib import Path
 
 import httpx
 
-from holdfast.apps.gateway.access import Access, KeyEntry, Keys, key_hash
+from holdfast.apps.gateway.access import Access, KeyEntry, Keys, create_key, key_hash, load_keys
 from holdfast.apps.gateway.app import close_gateway, gateway_app
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
@@ -73,6 +74,21 @@ async def test_a_key_sees_the_sessions_of_its_own_namespace_only(store: MemorySt
     assert re.findall(r'href="(/ui/s/[^"]*)"', listed.text) == ["/ui/s/own"]
     assert {link.partition("?")[0] for link in re.findall(r'href="(/ui/s/[^"]*)"', searched.text)} == {"/ui/s/own"}
     assert "question 3" not in searched.text
+
+
+async def test_a_browser_is_signed_out_when_its_key_is_removed_from_the_keys_file(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.toml"
+    key = create_key(path, "alice", control=True)
+    client, app = client_of(store, Access(keys=load_keys(path)))
+    async with client:
+        listed = await sign_in(client, key)
+        path.write_text("")
+        later = await client.get("/ui/")
+    await close_gateway(app)  # pyright: ignore[reportArgumentType]
+
+    assert (listed.status_code, later.status_code) == (200, 401)
 
 
 async def test_a_request_through_the_gateway_is_shown_with_the_bytes_that_were_sent() -> None:

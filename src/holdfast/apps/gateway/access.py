@@ -6,13 +6,14 @@ each key has a namespace of its own, whose conversations no other key reaches, a
 """
 
 import hmac
+import logging
 import math
 import os
 import secrets
 import socket
 import time
 import tomllib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, fields, replace
 from hashlib import sha256
@@ -41,6 +42,7 @@ PLAIN_KEY_HEADERS = (OWN_KEY_HEADER, "x-api-key", "x-goog-api-key", "api-key")
 """Headers that hold a key and nothing else."""
 KEY_PREFIX = "hf-"
 SECONDS_PER_DAY = 86_400
+_logger = logging.getLogger("holdfast.gateway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +70,46 @@ class Caller:
 
 
 class Keys:
-    """The keys of a file, with what each has used of its limits."""
+    """The keys of a file, with what each has used of its limits.
 
-    def __init__(self, entries: Sequence[KeyEntry], *, clock: Callable[[], float] = time.time) -> None:
-        self._entries = {entry.sha256: entry for entry in entries}
+    With a `path`, a changed file counts from the next request on. One that cannot be read changes nothing.
+    """
+
+    def __init__(
+        self, entries: Sequence[KeyEntry], *, clock: Callable[[], float] = time.time, path: Path | None = None
+    ) -> None:
+        self._entries: Mapping[str, KeyEntry] = {}
         self._clock = clock
-        self._used = {entry.sha256: _Used(room=float(entry.requests_per_minute or 0)) for entry in entries}
+        self._used: dict[str, _Used] = {}
+        self._path = path
+        self._version = _version_of(path) if path else None
+        """Which file the entries are of."""
+        self.use(entries)
+
+    def use(self, entries: Iterable[KeyEntry]) -> None:
+        """Take other entries; what a key has used stays known, also while it has none."""
+        self._entries = {entry.sha256: entry for entry in entries}
+        for name, entry in self._entries.items():
+            self._used.setdefault(name, _Used(room=float(entry.requests_per_minute or 0)))
 
     def find(self, key: str) -> KeyEntry | None:
         """Return the entry of a key."""
-        return self._entries.get(key_hash(key))
+        return self.find_hash(key_hash(key))
+
+    def find_hash(self, sha256: str) -> KeyEntry | None:
+        """Return the entry of the key with a hash."""
+        if self._path is not None and (version := _version_of(self._path)) != self._version:
+            self._version = version
+            self._read_again(self._path)
+        return self._entries.get(sha256)
+
+    def _read_again(self, path: Path) -> None:
+        try:
+            entries = _read_entries(path).values()
+        except SettingsError as error:
+            _logger.warning("the keys are still those from before: %s", error)
+            return
+        self.use(entries)
 
     def admit(self, entry: KeyEntry) -> None:
         """Count a request; raises `AccessDeniedError` if a limit of the key is reached."""
@@ -118,6 +150,15 @@ class _Used:
         self.day = int(now) // SECONDS_PER_DAY
 
 
+def _version_of(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with a file; None if it cannot be found."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
 def key_hash(key: str) -> str:
     """Return the hash of a key. Keys are random and long, so one round of SHA-256 keeps them secret."""
     return sha256(key.encode(errors="replace")).hexdigest()
@@ -125,7 +166,9 @@ def key_hash(key: str) -> str:
 
 def load_keys(path: Path) -> Keys:
     """Return the keys of a file; raises a `SettingsError` that names the wrong place."""
-    return Keys(list(_read_entries(path).values()))
+    keys = Keys([], path=path)  # a change while the file is read is a later one
+    keys.use(_read_entries(path).values())
+    return keys
 
 
 def _read_entries(path: Path) -> dict[str, KeyEntry]:
@@ -270,6 +313,13 @@ class Access:
         """Count the tokens of an answer against the limit of its key."""
         if self.keys is not None and caller.key is not None:
             self.keys.spend(caller.key, tokens)
+
+    def may_still_control(self, caller: Caller) -> bool:
+        """Return whether the control API would serve a caller again: its key may have gone or changed."""
+        if caller.key is None:
+            return True
+        entry = self.keys.find_hash(caller.key.sha256) if self.keys else None
+        return entry is not None and entry.control and entry.namespace == caller.namespace
 
     def check_control(self, headers: Mapping[str, str]) -> Caller:
         """Return who sent a request to the control API; raises `AccessDeniedError`."""

@@ -225,7 +225,8 @@ def _reader_of(access: Access, token: str) -> "Reader | None":
         caller = access.check_control({"authorization": f"Bearer {token}"})
     except AccessDeniedError:
         return None
-    return Reader(session_id_for(caller.namespace, ""), may_change=True)
+    is_valid = partial(access.may_still_control, caller)
+    return Reader(session_id_for(caller.namespace, ""), may_change=True, is_valid=is_valid)
 
 
 async def start_jobs(app: Starlette, *, per_minute: int | None = None) -> None:

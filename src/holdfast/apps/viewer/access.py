@@ -23,6 +23,8 @@ class Reader:
     prefix: str = ""
     """The beginning of the session ids that it sees."""
     may_change: bool = False
+    is_valid: Callable[[], bool] = lambda: True
+    """Returns whether the token that it has signed in with is still good."""
     csrf_token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
 
@@ -66,7 +68,7 @@ class ViewerAccess:
     def reader_of(self, cookie: str | None) -> Reader:
         """Return who has a cookie; raises `AccessDeniedError` if nobody has."""
         reader = self._readers.get(cookie) if cookie else None
-        if reader is None:
+        if reader is None or not reader.is_valid():
             raise AccessDeniedError(401, "this page needs the address that the program printed when it started")
         return reader
 
