@@ -407,6 +407,22 @@ async def test_a_named_upstream_and_a_session_are_read_from_the_path() -> None:
     assert (unknown.status, json.loads(unknown.body)["error"]["type"]) == (404, "not_found_error")
 
 
+async def test_an_unknown_upstream_is_told_with_the_others_as_paths_name_them_to_who_has_a_key() -> None:
+    keys = Keys([KeyEntry(name="alice", sha256=key_hash("hf-a"), namespace="alice")])
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
+        running_gateway("", upstreams={"team/qwen 3": upstream.url}, access=Access(keys=keys)) as url,
+    ):
+        foreign = await ask(url, path="/u/team/v1/chat/completions", body=CHAT)
+        unknown = await ask(url, path="/u/team/v1/chat/completions", body=CHAT, x_holdfast_key="hf-a")
+        seen = await ask(url, path="/u/team%2Fqwen%203/v1/chat/completions", body=CHAT, x_holdfast_key="hf-a")
+
+    names = "openai, anthropic, gemini, team%2Fqwen%203"
+    assert (foreign.status, b"qwen" in foreign.body) == (401, False)
+    assert json.loads(unknown.body)["error"]["message"] == f"no upstream is called 'team'; there are {names}"
+    assert (unknown.status, seen.status, seen.body) == (404, 200, ANSWER)
+
+
 async def test_a_provider_that_cannot_be_reached_is_an_error_of_its_own_kind() -> None:
     async with FaultyUpstream() as upstream:
         gone = upstream.url

@@ -305,11 +305,6 @@ class Relay:
 
     async def _serve(self, call: "_Call") -> None:
         destination = call.destination
-        if destination.upstream not in self._upstreams:
-            known = ", ".join(self._upstreams.names)
-            return await self._refuse(
-                call, 404, f"no upstream is called {destination.upstream!r:.60}; there are {known}"
-            )
         try:
             call.caller = self._access.identify(call.headers, call.query)
         except AccessDeniedError as error:
@@ -317,6 +312,11 @@ class Relay:
             wait = error.retry_after_seconds
             return await self._refuse(
                 call, error.status, str(error), {} if wait is None else {"retry-after": str(wait)}
+            )
+        if destination.upstream not in self._upstreams:
+            known = ", ".join(quote(name, safe="") for name in self._upstreams.names)  # as they stand in a path
+            return await self._refuse(
+                call, 404, f"no upstream is called {destination.upstream!r:.60}; there are {known}"
             )
         if destination.wire is None:
             return await self._pass_through(call)
