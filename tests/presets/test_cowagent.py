@@ -8,6 +8,7 @@ from holdfast import Session, read_policy
 from holdfast.core.conversation.shorten import clip_text
 from holdfast.core.history import events as log
 from holdfast.core.history.context import CONTEXT_CHANGES
+from holdfast.errors import NothingToCompactError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
@@ -170,3 +171,75 @@ async def test_after_a_restart_the_words_of_a_sixth_of_the_turns_and_at_least_th
     words = [message for turn in turns[-restored:] for message in (turn.prompt, turn.answer)]
     assert request.messages == [*words, user_message("and now?")]
     assert kept == [message for turn in turns for message in turn.messages], "nothing that is stored goes"
+
+
+@pytest.mark.seed("D-5", "D-9")
+async def test_what_pins_keep_of_trimmed_turns_is_no_turn_so_later_turns_are_trimmed_and_summarized() -> None:
+    model = ScriptedModel([f"Summary {number + 1}." for number in range(9)], window=200_000)
+    prompts = [user_message(f"Prompt {number}.") for number in range(43)]
+    async with Session.open("c1", model=MODEL, policy="cowagent", summarizer=model) as session:
+        play, trims = Play(session), dict[int, list[str]]()
+        for number, prompt in enumerate(prompts):
+            await play.record(prompt)
+            if number < 21:
+                await session.pin(2 * number)
+            trims[number] = [text for text in (await play.ask()).receipt.reasons if "turns were trimmed" in text]
+            await play.record(assistant_message(f"Answer {number}."))
+        done = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+
+    half = "21 turns are more than 20: the oldest 10 turns were trimmed"
+    assert trims == {number: [half] if number in {20, 30, 40} else [] for number in range(43)}
+    assert [(event.success, event.span.stop, event.span.is_merged) for event in done if event.span] == [
+        (True, stop, is_merged) for stop in (20, 40, 60) for is_merged in (False, True)
+    ]
+    head = "[System: Previous conversation summary — 30 turns were compacted]"
+    opening = f"{head}\n\nSummary 3.\n\nThe recent conversation continues below.\n\n---\n\n"
+    assert [message["content"] for message in play.requests[-1].messages] == [
+        *(prompt["content"] for prompt in prompts[:21]),
+        f"{opening}Prompt 30.",
+        "Answer 30.",
+        *(text for number in range(31, 42) for text in (f"Prompt {number}.", f"Answer {number}.")),
+        "Prompt 42.",
+    ]
+
+
+async def test_a_compaction_by_hand_that_only_pinned_turns_could_give_is_refused() -> None:
+    model = ScriptedModel([f"Summary {number + 1}." for number in range(9)], window=200_000)
+    async with Session.open("c1", model=MODEL, policy="cowagent", summarizer=model) as session:
+        for number in range(9):
+            await session.record([user_message(f"Prompt {number}."), assistant_message(f"Answer {number}.")])
+            if number < 6:
+                await session.pin(2 * number)
+        await session.prepare()
+        done = await session.compact()
+
+        with pytest.raises(NothingToCompactError):
+            await session.compact()
+
+    assert (done.success, done.span and done.span.count) == (True, 7)
+
+
+@pytest.mark.seed("D-15")
+async def test_an_emergency_counts_no_turn_of_which_only_pins_are_left() -> None:
+    policy = read_policy('base = "cowagent"\ncompaction.max_turns = 4')
+    async with Session.open("c1", model=MODEL, policy=policy) as session:
+        for number in range(9):
+            await session.record([user_message(f"Prompt {number}.")])
+            if number < 7:
+                await session.pin(2 * number)
+            await session.prepare()
+            await session.record([assistant_message("Good.")])
+        await session.record([user_message("x" * 12_000), assistant_message("Good."), user_message("now?")])
+        await session.prepare()
+        before = len([event for event in await session.events() if isinstance(event, log.CompactionCompleted)])
+        request = await session.retry("prompt is too long", status=400)
+        done = [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+
+    texts = [message["content"] for message in request.messages]
+    assert done[before:] == []
+    assert texts == [
+        *(f"Prompt {number}." for number in range(7)),
+        *("Prompt 8.", "Good."),
+        clip_text("x" * 12_000, 10_000),
+        *("Good.", "now?"),
+    ]

@@ -41,24 +41,38 @@ EMERGENCY_REASON = (
 FEW_TURNS = 5
 KEPT_TURNS = 2
 """How many turns stay when the user asks for a compaction."""
+NO_PINS = frozenset[int]()
 
 
-def trim_cut(entries: Sequence[Entry], max_turns: int) -> int:
-    """Return where the kept turns begin if there are more than `max_turns`; 0 if nothing is dropped."""
-    return half_cut(entries) if len(turn_ranges(entries)) > max_turns else 0
-
-
-def half_cut(entries: Sequence[Entry]) -> int:
-    """Return where the newer half of the complete turns begins."""
+def trimmable_turns(entries: Sequence[Entry], pins: frozenset[int] = NO_PINS) -> list[range]:
+    """Return the turns that a trim shortens, and the running one. What pins keep of trimmed turns is no turn."""
     spans = turn_ranges(entries)
+    if not pins:
+        return spans
+    pinned = pinned_exchanges(entries, pins)
+    return [
+        span
+        for span in spans
+        if span is spans[-1] or any(index not in pinned and entries[index].message.role != "system" for index in span)
+    ]
+
+
+def trim_cut(entries: Sequence[Entry], max_turns: int, pins: frozenset[int] = NO_PINS) -> int:
+    """Return where the kept turns begin if there are more than `max_turns`; 0 if nothing is dropped."""
+    return half_cut(entries, pins) if len(trimmable_turns(entries, pins)) > max_turns else 0
+
+
+def half_cut(entries: Sequence[Entry], pins: frozenset[int] = NO_PINS) -> int:
+    """Return where the newer half of the complete turns begins."""
+    spans = trimmable_turns(entries, pins)
     # The last turn is still running, so it is not among the complete ones.
     half = (len(spans) - 1) // 2
     return spans[half].start if half > 0 else 0
 
 
-def has_few_turns(entries: Sequence[Entry]) -> bool:
+def has_few_turns(entries: Sequence[Entry], pins: frozenset[int] = NO_PINS) -> bool:
     """Return whether there are so few turns that they are reduced to text."""
-    return len(turn_ranges(entries)) < FEW_TURNS
+    return len(trimmable_turns(entries, pins)) < FEW_TURNS
 
 
 def restored_turn_count(max_turns: int) -> int:
@@ -113,7 +127,7 @@ class Emergency(CompactionRule):
     def _lasting_steps(self, plan_input: PlanInput) -> Iterator[Step]:
         """Yield the steps after which the context is what `shrink` returns."""
         projection, pins = plan_input.projection, plan_input.situation.pins
-        spans = turn_ranges(projection.entries)
+        spans = trimmable_turns(projection.entries, pins)
         if len(spans) > self.max_turns:
             stop, count = projection.position_at(spans[-self.max_turns].start), len(spans) - self.max_turns
             yield CompactSpan(span=Span(start=0, stop=stop, count=count), by="nothing", trigger="context_limit_retry")
@@ -126,9 +140,9 @@ class Emergency(CompactionRule):
                 prompts_before=0 if prompt is None else projection.position_at(prompt),
             )
 
-    def shrink(self, entries: Sequence[Entry], pins: frozenset[int] = frozenset()) -> list[Entry]:
+    def shrink(self, entries: Sequence[Entry], pins: frozenset[int] = NO_PINS) -> list[Entry]:
         """Return the newest turns with results and user texts clipped; pinned messages stay whole."""
-        spans = turn_ranges(entries)
+        spans = trimmable_turns(entries, pins)
         start = spans[-self.max_turns].start if len(spans) >= self.max_turns else 0
         prompt = spans[-1].start if spans else None
         shrunk: list[Entry] = []
@@ -175,17 +189,18 @@ class CowAgentCompaction(CompactionRule):
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the trim, the reduction to text, or the summary that an earlier trim still lacks."""
-        entries, count = plan_input.entries, len(turn_ranges(plan_input.entries))
+        entries, pins = plan_input.entries, plan_input.situation.pins
+        count = len(trimmable_turns(entries, pins))
         if plan_input.situation.has_ready_summary and self._is_next_turn(plan_input):
             return Plan(now=(AwaitSummary(),), reasons=("the summary of the trimmed turns is ready",))
-        if cut := trim_cut(entries, self.max_turns):
+        if cut := trim_cut(entries, self.max_turns, pins):
             return self._trim_proposal(plan_input, cut, f"{count:,} turns are more than {self.max_turns:,}")
         limit = plan_input.situation.limit
         if plan_input.tokens <= limit or plan_input.fixed_tokens >= limit:
             return self._summary_proposal(plan_input)
         reason = f"{plan_input.tokens:,} tokens are more than {limit:,}"
-        if not has_few_turns(entries):
-            return self._trim_proposal(plan_input, half_cut(entries), reason)
+        if not has_few_turns(entries, pins):
+            return self._trim_proposal(plan_input, half_cut(entries, pins), reason)
         current = turn_ranges(entries)[-1].start if count else 0
         step = ReduceTurnsToText(before=plan_input.projection.position_at(current))
         old = plan_input.projection.entries[:current]
@@ -204,14 +219,12 @@ class CowAgentCompaction(CompactionRule):
             tokens = sum(sum(message_tokens(entry.message, situation.counter)) for entry in some)
             return tokens > situation.message_budget
 
-        left = _without_turns_before(entries, trim_cut(entries, self.max_turns), situation.pins)
-        while is_too_long(left) and not has_few_turns(left):
-            newer = _without_turns_before(left, half_cut(left), situation.pins)
-            if len(newer) == len(left):
-                break
-            left = newer
+        pins = situation.pins
+        left = _without_turns_before(entries, trim_cut(entries, self.max_turns, pins), pins)
+        while is_too_long(left) and not has_few_turns(left, pins):
+            left = _without_turns_before(left, half_cut(left, pins), pins)
         if is_too_long(left):
-            left = _finished_turns_as_text(left, situation.pins)
+            left = _finished_turns_as_text(left, pins)
         limits = f"{self.max_turns:,} turns or {situation.billed_limit:,} tokens"
         return TrimmedList(left, f"more than {limits}: the oldest turns were dropped or reduced to their text")
 
@@ -223,7 +236,8 @@ class CowAgentCompaction(CompactionRule):
 
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return the nearer of the two limits, turns or tokens."""
-        by_turns = Threshold(len(turn_ranges(plan_input.entries)), self.max_turns, "turns")
+        turns = trimmable_turns(plan_input.entries, plan_input.situation.pins)
+        by_turns = Threshold(len(turns), self.max_turns, "turns")
         by_tokens = Threshold(plan_input.tokens, plan_input.situation.limit, "tokens")
         return max(by_turns, by_tokens, key=lambda one: one.fill)
 
@@ -240,13 +254,14 @@ class CowAgentCompaction(CompactionRule):
 
     def manual_step(self, plan_input: PlanInput) -> CompactSpan | None:
         """Return the compaction of all turns but the last two."""
-        spans = turn_ranges(plan_input.entries)[:-KEPT_TURNS]
+        entries = plan_input.entries
+        spans = trimmable_turns(entries, plan_input.situation.pins)[:-KEPT_TURNS]
         if not spans:
             return None
-        stop = plan_input.projection.position_at(spans[-1].stop)
-        return CompactSpan(
-            span=Span(start=0, stop=stop, count=len(spans), is_merged=True), by="summary", trigger="manual"
-        )
+        stop = spans[-1].stop
+        count = sum(span.stop <= stop for span in turn_ranges(entries))
+        span = Span(start=0, stop=plan_input.projection.position_at(stop), count=count, is_merged=True)
+        return CompactSpan(span=span, by="summary", trigger="manual")
 
     def replacement_texts(self, plan_input: PlanInput, step: CompactSpan, summary: Summary | None) -> tuple[str, ...]:
         """Return the text that is merged into the first kept prompt; nothing until there is a summary."""
@@ -281,7 +296,8 @@ class CowAgentCompaction(CompactionRule):
 
     @staticmethod
     def _trim_proposal(plan_input: PlanInput, cut: int, reason: str) -> Plan:
-        count = sum(span.start < cut for span in turn_ranges(plan_input.entries))
+        turns = trimmable_turns(plan_input.entries, plan_input.situation.pins)
+        count = sum(span.start < cut for span in turns)
         step = CompactSpan(span=Span(start=0, stop=plan_input.projection.position_at(cut), count=count), by="nothing")
         return Plan(now=(step,), reasons=(f"{reason}: the oldest {count:,} turns were trimmed",))
 
