@@ -81,6 +81,21 @@ def sent(messages: list[Any], source: str = ITEMS, budget: int = 16_000, **how: 
             Message("tool", (ToolResult("c", (Text("out", "tool"),)),)),
         ),
         (
+            {
+                "type": "shell_call_output",
+                "call_id": "c",
+                "output": [
+                    {"stdout": "out", "stderr": "failed", "outcome": {}},
+                    {"stdout": "", "stderr": "failed too", "outcome": {}},
+                    {"stdout": "", "stderr": "", "outcome": {}},
+                ],
+            },
+            Message(
+                "tool",
+                (ToolResult("c", tuple(Text(text, "tool") for text in ("out", "failed", "failed too", ""))),),
+            ),
+        ),
+        (
             {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
             Message("assistant", (Opaque("refusal", "No.", "model"),)),
         ),
@@ -180,6 +195,30 @@ def test_an_edit_changes_its_field_and_nothing_else() -> None:
     assert elided["output"][1] == {"type": "input_text", "text": "[image elided]"}
     assert stream["output"][0]["stderr"] == "e"
     assert len(stream["output"][0]["stdout"]) <= 200
+
+
+async def test_the_errors_of_a_shell_are_clipped_converted_and_found_as_its_output_is() -> None:
+    call = {"type": "shell_call", "call_id": "s", "action": {"commands": ["make"]}, "status": "completed"}
+    chunk = {"stdout": "built", "stderr": "error: no zebra\n" * 9_000, "outcome": {"type": "exit", "exit_code": 2}}
+    output = {"type": "shell_call_output", "call_id": "s", "output": [chunk]}
+    short = {**output, "output": [{**chunk, "stderr": "error: no zebra"}]}
+
+    sizes: dict[str, int] = {}
+    for policy in ("default", "co-cli", "inkeep", "copilot", "cowagent"):
+        request = govern([user_message("go"), call, output], format=ITEMS, policy=policy, budget=4_000, model="gpt-5")
+        (stream,) = request.messages[2]["output"]
+        sizes[policy] = len(stream["stderr"])
+        assert {**stream, "stderr": chunk["stderr"]} == chunk
+    converted = convert([user_message("go"), call, short], source=ITEMS, target="openai-chat")
+    async with Session.open("s1", store=MemoryStore(), model="gpt-5", format=ITEMS) as session:
+        await session.record([user_message("go"), call, short])
+        found = await session.recall("zebra")
+
+    assert sizes == dict.fromkeys(sizes, max(sizes.values()))
+    assert 0 < max(sizes.values()) < 20_000
+    assert converted.messages[-1]["content"] == "built\nerror: no zebra"
+    assert "#2 tool shell" in str(found)
+    assert "built\nerror: no zebra" in str(found)
 
 
 SOUND: list[Any] = [

@@ -436,7 +436,12 @@ def _caller(item: Mapping[str, Any]) -> str:
 
 def _output(kind: str, value: object, place: InputPath) -> tuple[Content, ...]:
     if kind == "shell_call_output" and is_list(value):
-        return tuple(_stream(chunk, place, f".output[{number}]") for number, chunk in enumerate(value))
+        chunks = ((place.require_mapping(chunk, path := f".output[{at}]"), path) for at, chunk in enumerate(value))
+        return tuple(
+            Text(place.require_text(chunk.get(stream, ""), f"{path}.{stream}"), "tool")
+            for chunk, path in chunks
+            for stream in _streams(chunk)
+        )
     if kind in TEXT_OUTPUT_TYPES or value is None or isinstance(value, str) or is_list(value):
         return place.decode_blocks(value, "tool", ".output", _block)
     if not is_mapping(value):
@@ -449,9 +454,12 @@ def _output(kind: str, value: object, place: InputPath) -> tuple[Content, ...]:
     return (Opaque(str(value.get("type")), text, "tool", value, tokens),)
 
 
-def _stream(value: object, place: InputPath, path: str) -> Text:
-    chunk = place.require_mapping(value, path)
-    return Text(place.require_text(chunk.get("stdout", ""), f"{path}.stdout"), "tool")
+def _streams(chunk: Mapping[str, Any]) -> Sequence[str]:
+    """Return the fields of a shell's output that are texts; an empty one is only if there is no other."""
+    errors = chunk.get("stderr")
+    if not isinstance(errors, str) or not errors:
+        return ("stdout",)
+    return ("stdout", "stderr") if chunk.get("stdout") else ("stderr",)
 
 
 def _encode_call(call: ToolCall) -> Mapping[str, Any]:
@@ -488,11 +496,12 @@ def _encode_output(result: ToolResult) -> Mapping[str, Any]:
     edited: dict[str, Any] = {**item, key: result.call_id}
     value = item.get("output")
     if tool.output == "shell_call_output" and is_list(value):
-        edited["output"] = [
-            {**chunk, "stdout": part.text}
-            for chunk, part in zip(value, result.content, strict=True)
-            if isinstance(part, Text)
-        ]
+        texts = [part.text for part in result.content if isinstance(part, Text)]
+        fields = [(at, stream) for at, chunk in enumerate(value) for stream in _streams(chunk)]
+        chunks = [dict(chunk) for chunk in value]
+        for (at, stream), text in zip(fields, texts, strict=True):
+            chunks[at][stream] = text
+        edited["output"] = chunks
     elif isinstance(value, str) or is_list(value):
         edited["output"] = _content_json(result.content, value, "tool")
     if _caller(item) and not result.caller:
@@ -511,9 +520,13 @@ def _new_output(result: ToolResult) -> Mapping[str, Any]:
 
 
 def _shell_extras(item: Mapping[str, Any]) -> str:
-    """Return the fields of a shell's output besides its standard output, as JSON text."""
+    """Return the fields of a shell's output besides its texts, as JSON text."""
     value = item.get("output")
     if item.get("type") != "shell_call_output" or not is_list(value):
         return ""
-    rest = [{key: field for key, field in chunk.items() if key != "stdout"} for chunk in value if is_mapping(chunk)]
+    rest = [
+        {key: field for key, field in chunk.items() if key not in {"stdout", *_streams(chunk)}}
+        for chunk in value
+        if is_mapping(chunk)
+    ]
     return json.dumps(rest, ensure_ascii=False)

@@ -107,8 +107,11 @@ def test_a_shell_result_of_several_commands_is_cut_without_losing_how_they_ended
 
     request = govern(messages, format="openai-responses", policy="co-cli", budget=100_000, model="gpt-5")
 
-    head = "x" * 2_000 + "\n[…truncated, 5006 chars total]"
-    assert request.messages[2] == {**output, "output": [chunk(head, 0), chunk("", 1)]}
+    head = "x" * 2_000 + "\n[…truncated, 5010 chars total]"
+    assert request.messages[2] == {
+        **output,
+        "output": [{**chunk(head, 0), "stderr": ""}, {**chunk("", 1), "stderr": ""}],
+    }
 
 
 @pytest.mark.seed("A-12", "A-48")
