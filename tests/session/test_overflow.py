@@ -146,6 +146,20 @@ async def test_copilot_leaves_more_room_only_after_a_refusal_that_names_no_lower
     assert [int(10 * event.post_truncation_tokens / event.token_limit) for event in cut] == tenths
 
 
+@pytest.mark.seed("C-37")
+async def test_two_refusals_without_a_number_take_off_copilots_buffer_once_and_never_more_than_its_maximum() -> None:
+    session = await Session.open("c1", store=MemoryStore(), policy="copilot", model="gpt-5")
+    talk = [made("word " * 100) for _ in range(40) for made in (user_message, assistant_message)]
+    await session.record([*talk, user_message("the newest question")])
+    whole = await session.prepare(10_000)
+
+    retries = [await session.retry(SILENT, status=400) for _ in range(2)]
+
+    cut = [event for event in await session.events() if isinstance(event, log.RequestTruncated)]
+    assert [event.token_limit for event in cut] == [whole.tokens.total] * 2
+    assert [len(request.messages) for request in (whole, *retries)] == [81, 57, 38]
+
+
 @pytest.mark.seed("D-15")
 async def test_an_emergency_clips_a_result_of_several_texts_as_a_whole_and_later_requests_keep_it() -> None:
     session = await Session.open("c1", store=MemoryStore(), policy="cowagent", model="gpt-5")

@@ -66,8 +66,9 @@ class OverflowRetry:
         allowed = _allowed_tokens(state.prepared.request.receipt.budget, problem.limit)
         base, emergency = min(state.last_request.tokens.total, allowed), self._builder.policy.emergency
         state.refused_hashes.add(state.last_request.hash)
+        truncator, is_lowered = self._builder.policy.truncator, False
         if problem.limit is not None and is_plausible_window(problem.limit) and problem.limit < (state.limit or inf):
-            state.limit = problem.limit
+            state.limit, is_lowered = problem.limit, True
             state.lowered_limits += 1
         while state.refusals < len(RETRY_SHARES):
             size = int(base * RETRY_SHARES[state.refusals])
@@ -75,6 +76,9 @@ class OverflowRetry:
             if emergency and emergency.persists and state.refusals == emergency.first:
                 # The policy says by itself how much less is sent.
                 size = allowed
+            elif truncator and not is_lowered and state.refusals - state.lowered_limits <= truncator.MAX_RETRIES:
+                # The truncator takes its buffer off by itself, and would else take it off what was lowered already.
+                size = min(state.prepared.request.tokens.total, allowed)
             budget = Budget(max(MIN_BUDGET_TOKENS, size), source="provider")
             retry = replace(options, budget=budget, refusals=state.refusals, lowered_limits=state.lowered_limits)
             try:
