@@ -187,6 +187,27 @@ async def test_an_emergency_clips_a_result_of_several_texts_as_a_whole_and_later
 
 
 @pytest.mark.seed("D-15")
+async def test_an_emergency_clips_a_prompt_of_several_texts_as_a_whole_and_later_requests_keep_it() -> None:
+    session = await Session.open("c1", store=MemoryStore(), policy="cowagent", model="gpt-5")
+    pages = [{"type": "text", "text": letter * 6_000} for letter in "abc"]
+    await session.record([{"role": "user", "content": pages}, assistant_message("ok"), user_message("now")])
+    await session.prepare(100_000)
+
+    retry = await session.retry(SILENT, status=400)
+    await session.record([assistant_message("done"), user_message("and now?")])
+    later = await session.prepare(100_000)
+
+    notice = "\n[… 8,048 characters cut …]\n"
+    cut = [
+        {"type": "text", "text": "a" * 6_000},
+        {"type": "text", "text": "b" * 634 + notice},
+        {"type": "text", "text": "c" * 3_318},
+    ]
+    assert [request.messages[0]["content"] for request in (retry, later)] == [cut, cut]
+    assert await session.messages_at(0, 1) == [{"role": "user", "content": pages}]
+
+
+@pytest.mark.seed("D-15")
 async def test_an_emergency_that_clips_nothing_is_undone_by_one_undo() -> None:
     async with Session.open("c1", store=MemoryStore(), policy="cowagent", model="gpt-5") as session:
         talk = [made(f"{made.__name__} {turn}") for turn in range(6) for made in (user_message, assistant_message)]

@@ -7,6 +7,7 @@ several. Without the tool the notice has no handle, because an unusable handle i
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from holdfast.core.conversation.cuts import turn_ranges
 from holdfast.core.conversation.json_values import Json, dump_json, parse_json, replace_surrogates
@@ -107,8 +108,11 @@ def _longest_text(result: ToolResult, *, is_per_text: bool) -> int:
     return max((len(part.text) for part in result.content if isinstance(part, Text)), default=0)
 
 
-def _clip_texts(content: Sequence[Content], total: int, max_chars: int, handle: str) -> Iterator[Content]:
-    """Yield the content of an output of several texts: those at its beginning and its end, with a notice between."""
+PartT = TypeVar("PartT", Content, Part)
+
+
+def _clip_texts(content: Sequence[PartT], total: int, max_chars: int, handle: str) -> Iterator[PartT | Text]:
+    """Yield the parts of several texts: those at the beginning and the end, with a notice between."""
     how = _recall_hint(handle)
     keep = max(0, max_chars - NOTICE_ROOM - len(how))
     head = int(keep * CLIP_HEAD_SHARE)
@@ -138,10 +142,16 @@ def text_instead(part: Text, text: str) -> Iterator[Text]:
         yield part.with_text(text)
 
 
-def clip_user_texts(message: Message, max_chars: int) -> Message:
-    """Return a user's message with its long texts clipped; the message itself if there is nothing to clip."""
-    if message.role != "user" or all(len(part.text) <= max_chars for part in message.parts if isinstance(part, Text)):
+def clip_user_texts(message: Message, max_chars: int, *, is_per_text: bool = False) -> Message:
+    """Return a user's message with its text clipped; the message itself if there is nothing to clip.
+
+    `max_chars` is the length of all its texts; with `is_per_text` that of each, as in logs of earlier versions.
+    """
+    lengths = [len(part.text) for part in message.parts if isinstance(part, Text)]
+    if message.role != "user" or (max(lengths, default=0) if is_per_text else sum(lengths)) <= max_chars:
         return message
+    if not is_per_text and sum(lengths) > max(lengths):
+        return message.with_parts(tuple(_clip_texts(message.parts, sum(lengths), max_chars, "")))
     return message.with_parts(
         tuple(
             part.with_text(clip_text(part.text, max_chars))

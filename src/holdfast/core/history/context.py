@@ -278,7 +278,7 @@ class Context:
             is_per_text=not offloaded.is_per_output,
         )
         if position < offloaded.prompts_before:
-            shorter = clip_user_texts(shorter, offloaded.max_chars)
+            shorter = clip_user_texts(shorter, offloaded.max_chars, is_per_text=not offloaded.is_per_output)
         return entry if shorter is entry.message else entry.with_message(shorter)
 
     def _entry_with_addressee(self, position: int) -> Entry:

@@ -147,8 +147,8 @@ class OutputsOffloaded:
     prompts_before: int = 0
     """Texts of the user before this position are shortened to the same length; 0 if none is."""
     is_per_output: bool | None = None
-    """Whether a whole output has this length; None if each of its texts has: in logs of earlier versions, and where
-    every output is one text."""
+    """Whether a whole output, or a whole prompt, has this length; None if each of its texts has: in logs of earlier
+    versions, and where each of them is one text."""
     effect: Effect | None = None
     reason: str = ""
     scope: str = MAIN

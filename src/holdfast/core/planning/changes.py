@@ -87,8 +87,10 @@ def step_event(step: OffloadOutputs | ReduceTurnsToText, plan_input: PlanInput, 
     scope = plan_input.situation.scope
     if isinstance(step, ReduceTurnsToText):
         return add_effect(log.TurnsReducedToText(line=step.before, reason=reason, scope=scope), plan_input)
-    results = (result for entry in plan_input.projection.entries for result in entry.message.results)
-    has_several_texts = any(len(result.content) > 1 for result in results)
+    messages = [entry.message for entry in plan_input.projection.entries]
+    has_several_texts = any(len(result.content) > 1 for message in messages for result in message.results) or any(
+        step.prompts_before and message.role == "user" and len(message.parts) > 1 for message in messages
+    )
     event = log.OutputsOffloaded(
         line=step.before,
         max_chars=step.max_chars,
