@@ -121,6 +121,28 @@ def test_an_object_is_measured_by_its_json_and_becomes_its_clipped_text() -> Non
     assert truncate_tool_returns(history, tool_output_trim_chars=len(written)) == history
 
 
+@pytest.mark.seed("A-10")
+def test_a_return_in_the_last_message_but_one_stays_whole_until_another_message_follows() -> None:
+    history = [asked("go"), called("a"), returned("a", "x" * 5_000), answered("done")]
+
+    assert truncate_tool_returns(history) == history
+    assert contents(truncate_tool_returns([*history, asked("and?")])) == [
+        *("go", None, "x" * 2_000 + "\n[…truncated, 5000 chars total]", "done", "and?"),
+    ]
+
+
+@pytest.mark.seed("A-12", "A-48")
+def test_an_object_is_as_long_as_its_json_and_not_as_what_python_prints() -> None:
+    content = {"name": "é" * 400, "found": None}
+    history = [asked("go"), called("a"), returned("a", content), answered("done"), asked("and?")]
+    written = json.dumps(content)
+
+    assert len(str(content)) < 2_000 < len(written)
+    assert contents(truncate_tool_returns(history))[2] == written[:2_000] + (
+        f"\n[…truncated, {len(written)} chars total]"
+    )
+
+
 @pytest.mark.seed("A-15")
 def test_what_was_cut_before_still_says_how_long_the_whole_was() -> None:
     history = [asked("go"), called("a"), returned("a", "x" * 9_999), answered("done"), asked("and?")]
@@ -154,7 +176,7 @@ def test_a_short_list_is_returned_as_it_is(length: int) -> None:
 # The window.
 
 
-@pytest.mark.seed("A-16", "A-17", "A-18", "A-20", "A-21", "A-22")
+@pytest.mark.seed("A-16", "A-17", "A-18", "A-20", "A-21", "A-22", "A-30")
 async def test_too_many_messages_become_first_run_one_marker_and_newest_half() -> None:
     writer, history = Summarizer("They counted."), talk(41)
 
@@ -344,6 +366,20 @@ async def test_cutting_returns_asks_no_model_and_the_window_asks_the_runs() -> N
     assert writer.seen == []
     await window.processor(context(writer.model), shorter)  # type: ignore[call-arg,arg-type,misc]
     assert len(writer.seen) == 1
+
+
+@pytest.mark.seed("A-2")
+async def test_the_second_processor_is_given_what_the_first_has_cut() -> None:
+    writer = Summarizer()
+    history = [*talk(2), asked("look"), called("a"), returned("a", "x" * 5_000), answered("done"), *talk(8)]
+    agent = Agent(
+        Summarizer().model, capabilities=history_processors(max_history_messages=8, summarization_model=writer.model)
+    )
+
+    await agent.run("and?", message_history=history)
+
+    cut = "x" * 2_000 + "\n[…truncated, 5000 chars total]"
+    assert contents(writer.seen[0])[:4] == ["look", None, cut, "done"]
 
 
 @pytest.mark.seed("A-2", "A-5", "A-6")

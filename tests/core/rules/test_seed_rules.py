@@ -140,6 +140,18 @@ def test_outputs_are_cut_in_all_but_the_last_two_messages_and_keep_their_call() 
     assert [cut[index] for index in (0, 1, 3, 4)] == [messages[index] for index in (0, 1, 3, 4)]
 
 
+@pytest.mark.seed("A-10")
+def test_an_output_in_the_last_message_but_one_stays_whole_until_another_message_follows() -> None:
+    messages = [user_message("go"), tool_call_message("a"), tool_result_message("a", "x" * 5_000)]
+    answered = [*messages, assistant_message("done")]
+    head = tool_result_message("a", "x" * 2_000 + "\n[…truncated, 5000 chars total]")
+
+    assert sent(KeepHeads().apply(view(*answered))) == answered
+    request = govern([*answered, user_message("now")], policy="co-cli", budget=100_000, model="gpt-4o")
+    assert request.messages == [*messages[:2], head, answered[3], user_message("now")]
+    assert govern(answered, policy="co-cli", budget=100_000, model="gpt-4o").messages[:4] == answered
+
+
 @pytest.mark.seed("A-14")
 def test_a_threshold_of_zero_switches_it_off() -> None:
     messages = [
@@ -345,6 +357,21 @@ def test_a_request_that_fits_loses_only_orphaned_results_and_no_event_tells_of_w
     assert (sent(orphan.entries), orphan.event) == ([PROMPT], None)
 
 
+@pytest.mark.seed("B-7")
+@pytest.mark.parametrize(("size", "kept"), [(4_000, 2), (4_001, 1)])
+def test_inkeep_without_a_summarizer_counts_eight_thousand_tokens_before_the_newest_prompt(
+    size: int, kept: int
+) -> None:
+    limits = PRESETS["inkeep"].limits
+    entries = view(user_message("a"), assistant_message("b"), user_message("c"), assistant_message("d"), PROMPT)
+    assert limits is not None
+
+    left = limits.keep_limited(entries, 0, flat(size), frozenset())
+
+    marker = f"[Previous conversation history truncated - {4 - kept} earlier messages]"
+    assert sent(left) == [user_message(marker), *sent(entries[4 - kept :])]
+
+
 @pytest.mark.seed("C-26", "C-28", "C-30", "C-31")
 def test_older_answers_go_first_with_their_results() -> None:
     truncated = BasicTruncator().truncate(view(SYSTEM, *OLD, PROMPT), limit=60, tools_tokens=0, tokens_of=flat(10))
@@ -363,6 +390,19 @@ def test_then_older_prompts_go_and_never_the_newest_one_or_system_text() -> None
     truncated = BasicTruncator().truncate(view(SYSTEM, *OLD, PROMPT), limit=25, tools_tokens=0, tokens_of=flat(10))
 
     assert sent(truncated.entries) == [SYSTEM, PROMPT]
+
+
+@pytest.mark.seed("C-30")
+def test_copilot_leaves_a_twentieth_of_the_limit_free_when_it_removes_messages() -> None:
+    truncator = PRESETS["copilot"].truncator
+    entries = view(*(assistant_message(str(number)) for number in range(100)), PROMPT)
+    assert truncator is not None
+
+    whole = truncator.truncate(entries[1:], limit=1_000, tools_tokens=0, tokens_of=flat(10))
+    cut = truncator.truncate(entries, limit=1_000, tools_tokens=0, tokens_of=flat(10))
+
+    assert (whole.entries, whole.event) == (entries[1:], None)
+    assert cut.entries == entries[-95:]
 
 
 @pytest.mark.seed("C-24")
