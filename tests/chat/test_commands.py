@@ -321,6 +321,16 @@ async def test_the_meter_counts_anew_when_a_command_changes_the_context(tmp_path
     assert cleared == (await chat.session.context_breakdown(budget=chat.budget)).total < compacted
 
 
+@pytest.mark.seed("C-51", "C-57")
+async def test_compact_says_what_it_is_doing_and_that_there_is_nothing_to_compact_is_no_error(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+
+    await reply_to(chat, screen, "/compact")
+
+    assert screen.busy_texts == ["Compacting conversation history", ""]
+    assert screen.events == [ChatNotice("nothing to compact: there are no messages")]
+
+
 @pytest.mark.seed("D-21")
 async def test_context_clear_clears_the_context(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 from holdfast import SettingsError, counter_for, govern
 from holdfast.core.conversation.cuts import exchange_ranges, turn_ranges
 from holdfast.core.conversation.messages import Entry, Message
+from holdfast.core.conversation.shorten import turn_as_text
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
@@ -36,7 +37,7 @@ from holdfast.core.planning.rules.cowagent import (
 from holdfast.core.planning.rules.inkeep import InkeepCompaction, mid_run_fraction
 from holdfast.core.planning.rules.truncator import BasicTruncator
 from holdfast.core.planning.situation import Budget, Situation
-from holdfast.core.planning.steps import PlanInput
+from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.testing.chat import (
     JsonMessage,
     assistant_message,
@@ -392,6 +393,40 @@ def test_then_older_prompts_go_and_never_the_newest_one_or_system_text() -> None
     assert sent(truncated.entries) == [SYSTEM, PROMPT]
 
 
+@pytest.mark.seed("C-27")
+def test_the_newest_prompt_and_what_follows_it_stay_however_small_the_limit_is() -> None:
+    running = [PROMPT, tool_call_message("b"), tool_result_message("b"), assistant_message("so far")]
+
+    truncated = BasicTruncator().truncate(view(SYSTEM, *OLD, *running), limit=5, tools_tokens=0, tokens_of=flat(10))
+
+    assert sent(truncated.entries) == [SYSTEM, *running]
+
+
+@pytest.mark.seed("C-29", "C-35")
+def test_results_without_their_call_go_with_the_messages_that_are_removed_and_count_among_them() -> None:
+    messages = [SYSTEM, tool_result_message("gone"), *OLD, PROMPT]
+
+    truncated = BasicTruncator().truncate(view(*messages), limit=80, tools_tokens=0, tokens_of=flat(10))
+
+    event = truncated.event
+    assert sent(truncated.entries) == [SYSTEM, *OLD[:1], *OLD[3:], PROMPT]
+    assert event is not None
+    assert (event.tokens_removed, event.messages_removed) == (30, 3)
+
+
+@pytest.mark.seed("C-36", "C-54")
+def test_copilot_compacts_by_force_after_a_refusal_though_there_is_room_and_there_are_few_messages() -> None:
+    rule, asked = PRESETS["copilot"].compaction, planned("copilot", [user_message("old"), PROMPT])
+    assert rule is not None
+
+    plans = [rule.propose(replace(asked, situation=replace(asked.situation, refusals=count))) for count in (0, 1)]
+
+    assert (plans[0].now, plans[0].later) == ((), ())
+    assert [(step.by, step.trigger, step.span.stop) for step in plans[1].now if isinstance(step, CompactSpan)] == [
+        ("summary", "context_limit_retry", 1)
+    ]
+
+
 @pytest.mark.seed("C-30")
 def test_copilot_leaves_a_twentieth_of_the_limit_free_when_it_removes_messages() -> None:
     truncator = PRESETS["copilot"].truncator
@@ -493,6 +528,30 @@ def test_a_turn_reaches_from_one_prompt_to_the_next() -> None:
         range(5, 9),
         range(9, 10),
     ]
+
+
+@pytest.mark.seed("D-2")
+def test_a_message_of_the_user_that_only_answers_calls_begins_no_turn() -> None:
+    wire = format_named("anthropic-messages")
+    messages = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "look", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "seen"}]},
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "and?"},
+    ]
+
+    turns = turn_ranges([Entry(wire.decode(native, index), index) for index, native in enumerate(messages)])
+
+    assert turns == [range(4), range(4, 5)]
+
+
+@pytest.mark.seed("D-13")
+def test_a_turn_as_text_is_its_prompt_and_its_last_reply_and_no_word_from_between() -> None:
+    between = {**tool_call_message("a"), "content": "I look first."}
+    turn = [user_message("q"), between, tool_result_message("a"), assistant_message("so far"), assistant_message("a")]
+
+    assert sent(turn_as_text(view(*turn))) == [turn[0], turn[-1]]
 
 
 @pytest.mark.seed("D-5", "D-9")
