@@ -261,6 +261,31 @@ async def test_two_blocks_at_once_lose_nothing_and_each_hears_of_its_own_failure
         assert await said_in(session) == ["third"]
 
 
+async def test_a_block_whose_messages_another_task_was_cancelled_in_writing_is_to_be_done_again() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session:
+        entered, may_end = asyncio.Event(), asyncio.Event()
+
+        async def waiting() -> None:
+            async with session.one_write():
+                await session.record([user_message("first")])
+                entered.set()
+                await may_end.wait()
+
+        first = asyncio.create_task(waiting())
+        await entered.wait()
+        store.error = asyncio.CancelledError()
+        stopped = asyncio.create_task(session.record([user_message("second")]))
+        await asyncio.wait([stopped])
+        may_end.set()
+        with pytest.raises(ConcurrentWriteError):
+            await first
+
+        assert stopped.cancelled()
+        await say_and_prepare(session, "first")
+        assert await said_in(session) == ["first"]
+
+
 LONG = "about many words " * 60
 
 

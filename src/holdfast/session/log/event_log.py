@@ -624,7 +624,9 @@ class SessionLog:
         if isinstance(error, SequenceConflictError):
             self._one_write.failure = ConcurrentWriteError(self.session)
             raise self._one_write.failure from error
-        if not isinstance(error, HoldfastError):
+        if isinstance(error, asyncio.CancelledError) and self._one_write.task is not asyncio.current_task():
+            error = ConcurrentWriteError(self.session)  # another task was cancelled; this one does all of it again
+        elif not isinstance(error, HoldfastError):
             error = StoreUnavailableError(f"session {self.session!r}", "the last write was cancelled; send it again")
         self._one_write.failure = error
 
