@@ -374,6 +374,79 @@ async def test_two_runs_of_one_conversation_at_once_each_get_what_they_asked() -
     assert [result.output for result in results] == [f"re: prompt {n}" for n in range(4)]
 
 
+class Overlapping:
+    """An agent whose tool `wait` waits until it is allowed to go on; a prompt that begins with "wait" calls it once."""
+
+    def __init__(self, store: str | MemoryStore) -> None:
+        self.waits, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.governed, self.asked = Holdfast(store=store), list[list[str]]()
+        tools, capabilities = [Tool(self.wait)], [self.governed]
+        self.agent = Agent(FunctionModel(self._answer), tools=tools, capabilities=capabilities, system_prompt="brief")
+
+    async def wait(self) -> str:
+        self.waits.set()
+        await self.may_go_on.wait()
+        return "gone on"
+
+    def _answer(self, messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        self.asked.append(texts_of(messages))
+        prompt = [part.content for m in messages for part in m.parts if isinstance(part, UserPromptPart)][-1]
+        if f"{prompt}".startswith("wait") and not isinstance(messages[-1].parts[-1], ToolReturnPart):
+            return ModelResponse(parts=[ToolCallPart("wait", {}, "w1")])
+        return ModelResponse(parts=[TextPart(f"re: {prompt}")])
+
+
+def texts_of(messages: Sequence[ModelMessage]) -> list[str]:
+    return [str(getattr(part, "content", part.part_kind)) for message in messages for part in message.parts]
+
+
+async def test_what_a_run_says_during_another_one_of_its_conversation_stays_in_the_context() -> None:
+    talk = Overlapping("memory://")
+    await talk.agent.run("hello", conversation_id="c1")
+
+    slow = asyncio.create_task(talk.agent.run("wait for it", conversation_id="c1"))
+    await talk.waits.wait()
+    await talk.agent.run("meanwhile", conversation_id="c1")
+    talk.may_go_on.set()
+    await slow
+    after = await talk.agent.run("after", conversation_id="c1")
+
+    begun = ["brief", "hello", "re: hello"]
+    assert talk.asked[2:4] == [[*begun, "meanwhile"], [*begun, "wait for it", "tool-call", "gone on"]]
+    both = [*begun, "wait for it", "tool-call", "gone on", "re: wait for it", "meanwhile", "re: meanwhile"]
+    assert texts_of(after.all_messages()) == [*both, "after", "re: after"]
+    assert texts_of(await kept(talk.governed, "c1")) == [*both, "after", "re: after"]
+
+
+async def test_a_run_that_is_stopped_leaves_what_another_one_has_said_meanwhile() -> None:
+    talk = Overlapping("memory://")
+
+    slow = asyncio.create_task(talk.agent.run("wait for it", conversation_id="c1"))
+    await talk.waits.wait()
+    await talk.agent.run("meanwhile", conversation_id="c1")
+    slow.cancel()
+    await asyncio.wait([slow])
+
+    said = ["brief", "wait for it", "tool-call", "meanwhile", "re: meanwhile"]
+    assert texts_of(await kept(talk.governed, "c1")) == said
+
+
+async def test_what_another_process_says_during_a_run_stays_in_the_context() -> None:
+    store = MemoryStore()
+    here, there = Overlapping(store), Overlapping(store)
+    await here.agent.run("hello", conversation_id="c1")
+
+    slow = asyncio.create_task(here.agent.run("wait for it", conversation_id="c1"))
+    await here.waits.wait()
+    await there.agent.run("meanwhile", conversation_id="c1")
+    here.may_go_on.set()
+    await slow
+
+    begun = ["brief", "hello", "re: hello"]
+    both = [*begun, "wait for it", "tool-call", "gone on", "re: wait for it", "meanwhile", "re: meanwhile"]
+    assert texts_of(await kept(there.governed, "c1")) == both
+
+
 # Runs that are stopped.
 
 

@@ -41,6 +41,7 @@ MIN_RECALL_BUDGET = 4_000
 RECALL_JSON = {"name": RECALL_TOOL, "description": RECALL_DESCRIPTION, "parameters": RECALL_PARAMETERS}
 """The recall tool, as requests count it."""
 MessageT = TypeVar("MessageT")
+WrittenT = TypeVar("WrittenT")
 
 
 class MessageCodec(Protocol[MessageT]):
@@ -267,17 +268,22 @@ class FrameworkConversation(Generic[MessageT]):
         return list(self.known)
 
     async def _record_and_prepare(self, messages: Sequence[MessageT], options: FrameworkRequest) -> Request:
-        """Return a request that is written together with the messages that are recorded before it.
+        """Return a request that is written together with the messages that are recorded before it."""
 
-        If another writer was faster, all of it is done again.
-        """
+        async def record_and_prepare() -> Request:
+            await self._sync(messages)
+            return await self._prepare_with_recall(options)
+
+        return await self._in_one_write(record_and_prepare)
+
+    async def _in_one_write(self, write: Callable[[], Awaitable[WrittenT]]) -> WrittenT:
+        """Return the result of what is written together. If another writer was faster, all of it is done again."""
         while True:
             # The list of a delegate is not compared with the session, so what is known of it must be written at once.
             is_main = self.agent is self._main
             try:
                 async with self.agent.one_write() if is_main else nullcontext():
-                    await self._sync(messages)
-                    return await self._prepare_with_recall(options)
+                    return await write()
             except BaseException as error:
                 self._known_state = None
                 if not is_main or not isinstance(error, ConcurrentWriteError):

@@ -232,18 +232,20 @@ class GovernedRun(AbstractCapability[Any]):
                 last = ModelRequest(parts, run_id=ctx.run_id, conversation_id=ctx.conversation_id)
                 messages = [*messages, last]
             await conversation.sync(messages)
+            await conversation.restore_others(ctx.run_id or "")
         except BaseException as error:
             # The messages before a cancellation are recorded, even if the run is cancelled again meanwhile.
             with anyio.CancelScope(shield=True):
-                await self._record_unfinished(conversation, error)
+                await self._record_unfinished(conversation, error, ctx.run_id or "")
             raise
         finally:
+            conversation.end_run(ctx.run_id or "")
             conversation.active_runs -= 1
             _ACTIVE_CAPABILITIES.reset(active)
             CURRENT_CONVERSATION.reset(current)
         return result
 
-    async def _record_unfinished(self, conversation: AgentConversation, error: BaseException) -> None:
+    async def _record_unfinished(self, conversation: AgentConversation, error: BaseException, run_id: str) -> None:
         """Record the messages of a failed run; if that fails too, add a note to the error of the run.
 
         Calls that had ended before have their results: pydantic-ai would add them with those of the others.
@@ -260,6 +262,7 @@ class GovernedRun(AbstractCapability[Any]):
                 await conversation.sync(messages)
             if dangling_calls(messages):
                 await conversation.agent.interrupt()
+            await conversation.restore_others(run_id)
         except HoldfastError as problem:
             error.add_note(f"Holdfast could not record the last messages: {problem}")
 
@@ -284,6 +287,7 @@ class GovernedRun(AbstractCapability[Any]):
             self._is_output_streamed = not isinstance(node, ModelRequestNode | CallToolsNode)
         elif not ctx.messages and self._conversation is not None:
             if self._delegation is None:
+                await self._conversation.begin_run(ctx.run_id or "")
                 past = await self._holdfast.past_messages(ctx, self._session_id)
             else:
                 past = await self._conversation.past_messages()
