@@ -457,6 +457,52 @@ async def test_runs_of_one_session_at_once_leave_all_items_in_it() -> None:
     await kept.close()
 
 
+@pytest.mark.parametrize("is_other_process", [False, True])
+async def test_a_run_takes_away_nothing_that_another_one_has_said_during_its_tool(
+    *, is_other_process: bool, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'chats.db'}"
+    kept = HoldfastSession("s", store=url, budget=CONTRACT_BUDGET)
+    other = HoldfastSession("s", store=url, budget=CONTRACT_BUDGET) if is_other_process else kept
+    may_go_on, waits, may_answer, asked = (asyncio.Event() for _ in range(4))
+
+    @function_tool
+    async def wait() -> str:
+        waits.set()
+        await may_go_on.wait()
+        return "gone on"
+
+    async def answer(call: object) -> ModelStep:
+        del call
+        asked.set()
+        await may_answer.wait()
+        return ModelStep(output=[assistant_message("yes")])
+
+    async def run(session: HoldfastSession, prompt: str, answers: list[Any]) -> None:
+        agent = Agent(name="a", model=ScriptedModel(answers), tools=[wait])
+        await Runner.run(agent, prompt, session=session, run_config=session.run_config())
+
+    await run(kept, "zero", [[assistant_message("ok")]])
+    calls = [[function_call("wait", "{}", call_id=f"w{n}")] for n in range(5)]
+    slow = asyncio.create_task(run(kept, "slow", [*calls, [assistant_message("done")]]))
+    await waits.wait()
+    if is_other_process:
+        may_answer.set()
+    meanwhile = asyncio.create_task(run(other, "meanwhile", [ModelStep.respond(answer)]))
+    await (meanwhile if is_other_process else asked.wait())
+    may_go_on.set()
+    await slow
+    may_answer.set()
+    await meanwhile
+
+    said = [one.get("content") or one.get("output") or one["call_id"] for one in map(dict, await kept.get_items())]
+    texts_said = [one if isinstance(one, str) else one[0]["text"] for one in said]  # type: ignore[index]
+    called = [*(f"w{n}" for n in range(5)), *["gone on"] * 5]
+    assert sorted(texts_said) == sorted(["zero", "ok", "slow", *called, "done", "meanwhile", "yes"])
+    await kept.close()
+    await other.close()
+
+
 async def test_a_run_that_asks_after_others_have_begun_takes_none_of_their_items_away() -> None:
     kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
     may_ask, waits = asyncio.Event(), asyncio.Event()

@@ -407,7 +407,7 @@ class HoldfastSession:
         )
         async with conversation.decision_lock:
             # A run that waited for a person is resumed without reading the items, maybe in a new process.
-            known = conversation.known or await conversation.load()
+            known = await conversation.load()
             is_longer = items[: len(known)] == known
             resumed = self._resumed_run(items) if caller is None and not is_longer else None
             begins_alike = not known or not items or _said(items[0]) == _said(known[0])
@@ -463,9 +463,7 @@ class HoldfastSession:
         listed = {item.get("call_id") for item in items}
         if any(one.get("type") == "function_call_output" and one.get("call_id") not in listed for one in known):
             return True
-        if len(items) >= len(known):
-            return False
-        return any(encode_canonical_json(one) in left_out for one in run.added)
+        return any(_said_key(one) in left_out for one in known[run.start :])
 
     async def _sub_agent(
         self,
