@@ -60,6 +60,15 @@ def test_something_that_was_pasted_is_one_question_and_a_few_are_asked_apart() -
     assert split_questions("one? two? three? four? five?") == ["one two three four five"]
 
 
+def test_a_list_of_very_many_questions_is_one_question_as_pasted_text_is() -> None:
+    few = [f"tide {number}" for number in range(20)]
+
+    assert RecallQuery.from_arguments({"query": few}).questions == tuple(few)
+    assert RecallQuery.from_arguments({"query": [*few, "harbor"]}).questions == (" ".join([*few, "harbor"]),)
+    with pytest.raises(MalformedInputError, match=r"^recall.query: must have at most 10,000 characters$"):
+        RecallQuery.from_arguments({"query": ["tide"] * 50_000})
+
+
 def test_of_many_words_names_and_long_ones_are_looked_for_in_their_order() -> None:
     words = [f"w{'o' * number}rd" for number in range(1, 19)]
 

@@ -24,6 +24,8 @@ from holdfast.errors import MalformedInputError
 
 DEFAULT_RECALL_TOKENS, MIN_RECALL_TOKENS, MAX_RECALL_TOKENS = 1_000, 100, 100_000
 MAX_NEIGHBORS = 20
+MAX_SEPARATE_QUESTIONS = 20
+"""The longest list of questions that are searched separately; a longer one is one question, as pasted text is."""
 MAX_RECALL_TEXT_CHARS = 10_000
 """The longest question or literal text."""
 RECALL_ROLES: tuple[Role, ...] = get_args(Role)
@@ -83,8 +85,7 @@ class RecallQuery:
             _check_number(name, getattr(self, name), least, most)
         for name in ("text", "refs", "role", "tool", "file", "since", "until", "lines", "chars"):
             _check_text(name, getattr(self, name))
-        if not isinstance(self.query, str | tuple):
-            raise MalformedInputError("recall.query", f"must be a text or several, not {short_repr(self.query)}")
+        _check_query(self.query)
         for question in self.questions:
             _check_text("query", question)
         if self.role and self.role not in RECALL_ROLES:
@@ -157,7 +158,8 @@ class RecallQuery:
     def questions(self) -> tuple[str, ...]:
         """The questions, each searched separately."""
         questions = (self.query,) if isinstance(self.query, str) else self.query
-        return tuple(question for question in questions if question)
+        asked = tuple(question for question in questions if question)
+        return asked if len(asked) <= MAX_SEPARATE_QUESTIONS else (" ".join(asked),)
 
     @property
     def references(self) -> list[MessageReference]:
@@ -175,6 +177,13 @@ def _check_number(name: str, value: object, least: int, most: int) -> None:
         raise MalformedInputError(
             f"recall.{name}", f"must be a whole number from {least} to {most:,}, not {short_repr(value)}"
         )
+
+
+def _check_query(value: object) -> None:
+    if not isinstance(value, str | tuple):
+        raise MalformedInputError("recall.query", f"must be a text or several, not {short_repr(value)}")
+    for question in cast("tuple[object, ...]", value) if isinstance(value, tuple) else ():
+        _check_text("query", question)
 
 
 def _check_text(name: str, value: object) -> None:
