@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -35,6 +36,7 @@ from holdfast.session.memory.board_file import ContextBoard, Repository, board_k
 from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent
 from holdfast.session.session import SessionOpener
 from holdfast.stores.open import open_store
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.clock import SimulatedClock
 from tests.jobs.conversing import BUDGET, SECRET, converse_until_started
@@ -182,6 +184,35 @@ async def test_a_compaction_whose_worker_cannot_open_the_session_has_failed_in_t
 
         assert await completed(session) == [(False, None, "the worker failed with RuntimeError")]
         assert session.history.session_state.running_compaction is None
+
+
+async def test_a_failed_compaction_ends_in_the_log_once_the_store_takes_writes_again(
+    new_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, refused = SqliteStore.append, list[str]()
+
+    async def append_or_refuse(store: SqliteStore, session: str, *given: Any, **named: Any) -> int:
+        if is_failing.is_set() and len(refused) < 2:
+            refused.append(session)
+            raise StoreUnavailableError("store", "away")
+        return await append(store, session, *given, **named)
+
+    def open_session(name: str) -> SessionOpener:
+        is_failing.set()
+        raise RuntimeError(f"cannot open {name} with {KEY}")
+
+    is_failing = asyncio.Event()
+    monkeypatch.setattr(SqliteStore, "append", append_or_refuse)
+    monkeypatch.setattr(jobs_module, "HEARTBEAT_SECONDS", 0.1)
+    async with BackgroundJobs(new_file, open_session) as jobs, queued(new_file, jobs) as session:
+        started = await converse_until_started(session)
+        assert await jobs.result(started.owner) == "failed"
+        async with asyncio.timeout(20):
+            while session.history.session_state.running_compaction is not None:
+                await session.refresh()
+
+        assert refused == ["s", "s"]
+        assert await completed(session) == [(False, None, "the worker failed with RuntimeError")]
 
 
 async def test_a_cancelled_compaction_ends_and_the_conversation_goes_on(new_file: str) -> None:

@@ -120,6 +120,8 @@ class BackgroundJobs:
         self._watch: asyncio.Task[None] | None = None
         self._running: dict[str, asyncio.Task[JobOutcome]] = {}
         """By owner, the compactions that run here."""
+        self._failed: dict[str, tuple[str, str]] = {}
+        """By owner, the session of a compaction that has failed here, and why, until its log says so."""
         self.here: CompactionQueue = _JobsHere(self)
         """A queue whose jobs begin in this process at once, for sessions whose key only this process has. If it is
         killed, another worker takes them over."""
@@ -250,9 +252,16 @@ class BackgroundJobs:
                 return await opened.run_compaction(owner)
         except Exception as error:  # noqa: BLE001 - `open_session` is the caller's
             problem = _logged_failure(error)
-        with suppress(StoreError):
-            await _FailedJob(self._store, session).end_compaction(owner, f"the worker failed with {problem}")
+        self._failed[owner] = session, f"the worker failed with {problem}"
+        await self._end_failed()
         return "failed"
+
+    async def _end_failed(self) -> None:
+        """Record which compactions have failed here; what the store refuses now is written with a later heartbeat."""
+        for owner, (session, why) in list(self._failed.items()):
+            with suppress(StoreError):
+                await _FailedJob(self._store, session).end_compaction(owner, why)
+                self._failed.pop(owner, None)
 
     async def delete_expired(self) -> int:
         """Delete the sessions whose own retention is over, each in a transaction of its own; return how many."""
@@ -290,6 +299,7 @@ class BackgroundJobs:
                 await self._take_over(seen)
                 await self._stop_cancelled()
                 await self._queue_upkeep(int(time.time()) // UPKEEP_SECONDS)
+                await self._end_failed()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _queue_upkeep(self, hour: int) -> None:
