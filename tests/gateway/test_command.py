@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
 
 from holdfast import Session
 from holdfast.apps.cli.main import main
 from holdfast.apps.gateway.access import create_key
 from holdfast.apps.gateway.recording.recorder import Recorder
-from holdfast.apps.serving import COLLECTION_THRESHOLDS, AppServer
+from holdfast.apps.serving import COLLECTION_THRESHOLDS, AppServer, serve_app
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, ask
@@ -280,6 +281,26 @@ def test_the_collector_rests_until_the_gateway_listens(tmp_path: Path, monkeypat
 
     assert (code, gc.isenabled()) == (0, True)
     assert seen == [(False, thresholds), (True, COLLECTION_THRESHOLDS)]
+
+
+async def test_an_interrupt_before_a_server_listens_ends_it_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app, addresses = Starlette(), list[str]()
+
+    async def serve() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # as asyncio does at Ctrl-C; it is raised at the next await
+        return await serve_app(
+            app, name="view", host="127.0.0.1", port=0, remedy="", drain_seconds=1, announce=addresses.append
+        )
+
+    before = asyncio.all_tasks()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(serve())
+
+    assert (asyncio.all_tasks() - before, addresses, caplog.messages) == (set(), [], [])
 
 
 def test_a_wrong_policy_is_named_by_the_option_that_has_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,6 +171,8 @@ class AppServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
+        # An interrupt that came before this server handles signals is raised here, where nothing has started.
+        await asyncio.sleep(0)
         # What is loaded now stays for good, so the collector need not walk through it, not even once.
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
@@ -237,7 +239,8 @@ async def serve_app(
         timeout_graceful_shutdown=drain_seconds,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_error)
-    await AppServer(config, announce, on_stop).serve(sockets=[_bound_socket(host, port, name, remedy)])
+    with _bound_socket(host, port, name, remedy) as bound:
+        await AppServer(config, announce, on_stop).serve(sockets=[bound])
     return 0
 
 

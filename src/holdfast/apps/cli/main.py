@@ -8,6 +8,7 @@ Each function imports what it needs: `holdfast --version` answers before anythin
 
 import errno
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -34,11 +35,24 @@ More: holdfast --help, holdfast COMMAND --help, holdfast config"""
 
 
 def main(argv: "Sequence[str] | None" = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code.
+
+    Without `argv` it is the program that this process runs: it ends with the command.
+    """
+    try:
+        return _run_to_end(argv)
+    finally:
+        if argv is None:
+            _let_interrupts_end_the_process()
+
+
+def _run_to_end(argv: "Sequence[str] | None") -> int:
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except KeyboardInterrupt:
+        if argv is None:
+            _let_interrupts_end_the_process()
         return _end(130, "interrupted")
     except BrokenPipeError:  # the reader has closed the pipe
         _drop_output()
@@ -49,6 +63,15 @@ def main(argv: "Sequence[str] | None" = None) -> int:
         _drop_output()
         return _end(2, f"standard output: {error.strerror}; what it has got is not whole")
     return code
+
+
+def _let_interrupts_end_the_process() -> None:
+    """Let another Ctrl-C end this process at once: what the interpreter still does would answer it with a traceback.
+
+    It is not ignored, so that a thread that does not end cannot hold the terminal.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run(arguments: list[str]) -> int:
