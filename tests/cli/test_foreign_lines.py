@@ -1,6 +1,7 @@
 """Text of others cannot look like a line of the command line's own."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,19 @@ def test_a_session_name_with_a_line_break_forges_no_row(tmp_path: Path, capsys: 
 
     assert [line.split()[0] for line in listed.splitlines()] == ["ID", "s1"]
     assert listed.rstrip().endswith("x FAKE  99  1 s  other")
+
+
+def test_an_id_of_thousands_of_characters_widens_no_other_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, long = imported(tmp_path, capsys, "plain"), "x" * 3_000
+    run(capsys, "import", str(tmp_path / "log.jsonl"), "--as", long, "--store", store)
+
+    _, listed, _ = run(capsys, "sessions", "--store", store)
+
+    age = r"\d+ d"
+    rows = [r"ID {78}  EVENTS  AGE +NAME", rf"{long}  1 {{5}}  {age} +plain", rf"s1 {{78}}  1 {{5}}  {age} +plain"]
+    assert [line for line in listed.splitlines() if not any(re.fullmatch(row, line) for row in rows)] == []
 
 
 def test_an_id_with_a_line_break_stays_on_its_line_in_every_command(

@@ -17,6 +17,8 @@ from holdfast.session.log.event_log import now_ms
 from holdfast.stores.base import SessionInfo
 
 MAX_COUNT_DIGITS = 9
+MAX_COLUMN_CHARS = 80
+"""A longer cell is printed whole, and only its own row is wider for it."""
 AGE_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -80,7 +82,7 @@ def print_json(value: object) -> None:
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under titles, in columns."""
     cells = [[escape_line(cell) for cell in row] for row in [titles, *rows]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [min(MAX_COLUMN_CHARS, max(map(len, column))) for column in zip(*cells, strict=True)]
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
