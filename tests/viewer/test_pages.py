@@ -528,6 +528,30 @@ async def test_a_scrubbed_secret_leaves_the_pages_too(browser: Browser, store: M
     assert not any("parser_3" in page for page in pages)
 
 
+@pytest.mark.parametrize("is_open_before", [True, False], ids=["open before", "opened later"])
+async def test_a_long_log_with_a_scrub_is_read_to_its_end(store: MemoryStore, *, is_open_before: bool) -> None:
+    async with Session.open("long", store=store) as session:
+        await session.record([user_message(f"sk-hidden-key-1 in message {number}") for number in range(300)])
+    index = SessionIndex(store, "long")
+    if is_open_before:
+        await index.refresh()
+    for time_ms, secret in enumerate(("sk-hidden-key-1", "in message"), start=1):
+        await scrub(store, "long", secret, time_ms=time_ms)
+
+    async with asyncio.timeout(60):
+        await index.refresh()
+    async with index.lock:
+        loaded = await index.load([0, 299])
+
+    assert (index.is_complete, index.message_count) == (True, 300)
+    assert [one.message.text for one in loaded.values()] == [
+        f"{TOMBSTONE} {TOMBSTONE} 0",
+        f"{TOMBSTONE} {TOMBSTONE} 299",
+    ]
+    assert [mark.kind for mark in index.marks] == [log.SessionScrubbed.KIND, log.SessionScrubbed.KIND]
+    await index.close()
+
+
 async def test_a_log_that_is_being_read_shows_its_messages_at_once(tmp_path: Path) -> None:
     kept = SqliteStore(tmp_path / "long.db")
     async with Session.open("long", store=kept) as session:

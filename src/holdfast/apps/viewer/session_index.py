@@ -184,6 +184,8 @@ class SessionIndex:
 
     def _reset(self) -> None:
         self._stored = StoredLog(self.store, self.session)
+        self._clean_length = 0
+        """How long the log was when the reading began: all scrubs among these records came before it."""
         self._first: list[StoredRecord] = []
         """The first record, by which another session of the same name is recognized."""
         self._history = History(format_named)
@@ -358,8 +360,11 @@ class SessionIndex:
         while True:
             start = self._stored.length
             async with self.lock:
+                if start == 0:
+                    self._clean_length = await self.store.length(self.session)
                 news = await self._stored.read_new(RECORDS_PER_STEP)
-                if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
+                later = news[max(0, self._clean_length - start) :]
+                if any(isinstance(event, log.SessionScrubbed) for _, event in later):
                     # A scrubbed secret must not stay in memory.
                     self._reset()
                     self._snapshot = None
