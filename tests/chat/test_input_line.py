@@ -13,6 +13,7 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from holdfast.apps.chat import input_line
 from holdfast.apps.chat.events import (
     ChangeProposed,
     ChatEvent,
@@ -31,6 +32,7 @@ from tests.chat.recording_screen import open_chat
 from tests.chat.test_attached_files import PIXEL
 
 CTRL_C, CTRL_D, CTRL_R, CTRL_V, ESC = "\x03", "\x04", "\x12", "\x16", "\x1b"
+CTRL_UNDERSCORE = "\x1f"
 
 
 class Typist:
@@ -124,6 +126,17 @@ async def test_a_question_takes_an_answer_and_a_user_who_dismisses_it_stops_the_
         await reading
 
     assert typist.called == called
+
+
+async def test_the_earlier_texts_of_a_line_are_kept_up_to_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_line, "MAX_UNDO_CHARS", 100)
+    async with typing(tmp_path) as typist:
+        typist.type_text("abcdefghijklmnopqrst" + 50 * CTRL_UNDERSCORE + "\r" + CTRL_D)
+        line = await typist.read()
+
+    assert line == "abcdefghijklmnop"
 
 
 async def test_a_question_that_comes_during_a_search_takes_what_is_typed_next(tmp_path: Path) -> None:

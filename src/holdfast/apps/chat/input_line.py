@@ -43,6 +43,8 @@ from holdfast.stores.files import create_private_file
 PROMPT_MARK = "› "
 MAX_KEPT_PROMPT_CHARS = 1_000
 """A longer text is a paste, which the file of the prompt history does not keep."""
+MAX_UNDO_CHARS = 10_000_000
+"""How long the earlier texts of the line that Ctrl-_ brings back may be together."""
 MAX_MENU_ROWS = 8
 MAX_FILE_WORD_CHARS = 1_000
 KEY_SEQUENCE_SECONDS = 0.05
@@ -200,6 +202,18 @@ class _ChatApplication(Application[None]):
         super()._on_resize()
 
 
+class _LineBuffer(Buffer):
+    """A text that keeps its latest earlier states, so that a paste that a terminal types key by key fits in memory.
+
+    prompt_toolkit keeps the whole text for each key that was typed.
+    """
+
+    def save_to_undo_stack(self, clear_redo_stack: bool = True) -> None:  # noqa: FBT001, FBT002 - as the buffer has it
+        super().save_to_undo_stack(clear_redo_stack)
+        # The latest texts are about as long as this one.
+        del self._undo_stack[: -max(1, MAX_UNDO_CHARS // max(1, len(self.text)))]
+
+
 class InputLine:
     """Reads what the user types, and owns the terminal."""
 
@@ -232,7 +246,7 @@ class InputLine:
         self._submitted: asyncio.Queue[str | None] = asyncio.Queue()
         self._app_task: asyncio.Task[None] | None = None
         self.history = PromptHistory(history)
-        self._buffer = Buffer(
+        self._buffer = _LineBuffer(
             history=self.history,
             completer=_InputCompleter(commands, files),
             complete_while_typing=True,
