@@ -16,6 +16,8 @@ from holdfast.apps.gateway import control as control_module
 from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.app import close_gateway, gateway_app, stop_live_streams
 from holdfast.apps.gateway.control import DamagedRequestError, _title_of
+from holdfast.core.history import events as log
+from holdfast.core.history.codec import to_record
 from holdfast.errors import StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import SessionInfo, StoredRecord
 from holdfast.stores.jsonl import load_file
@@ -77,6 +79,22 @@ async def test_sessions_are_listed_in_pages_the_newest_change_first(url: str) ->
         ["second"],
     ]
     assert rest["next"] is None
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "shown"), [(10**17, "9999-12-31T23:59:59+00:00"), (-(10**17), "1970-01-01T00:00:00+00:00")]
+)
+async def test_a_time_that_no_calendar_has_is_the_nearest_one(
+    upstream: FaultyUpstream, time_ms: int, shown: str
+) -> None:
+    store, hello = MemoryStore(), {"role": "user", "content": "hello"}
+    said = log.MessageAppended(format="openai-chat", native=hello)
+    await store.append("adrift", [to_record(said)], after=0, time_ms=time_ms)
+
+    async with running_gateway(upstream.url, access=Access(control_token=TOKEN), store=store) as url:
+        one = await value(url, "/sessions/adrift")
+
+    assert (one["id"], one["updated_at"]) == ("adrift", shown)
 
 
 async def test_a_session_says_what_it_is(url: str) -> None:

@@ -576,6 +576,16 @@ async def test_a_number_that_no_log_has_is_no_page(browser: Browser, kind: str) 
     assert (await browser.get(f"/s/report/{kind}/{'9' * 5_000}")).status_code == 404
 
 
+@pytest.mark.parametrize("time_ms", [10**17, -(10**17)])
+async def test_a_session_of_a_machine_whose_clock_was_far_off_is_shown(store: MemoryStore, time_ms: int) -> None:
+    await store.append("adrift", [to_record(said("hello"))], after=0, time_ms=time_ms)
+
+    async with visiting(store) as browser:
+        pages = [await browser.page(path) for path in ("/", "/s/adrift", "/s/adrift/messages/0", "/s/adrift/export")]
+
+    assert ["adrift" in page for page in pages] == [True] * 4
+
+
 async def test_a_long_list_goes_on_on_its_next_page(store: MemoryStore) -> None:
     for number in range(60):
         await store.append(f"s{number:02}", [to_record(said("hello"))], after=0, time_ms=number)

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import TypeAlias, TypeVar
@@ -40,6 +39,7 @@ from holdfast.errors import (
 )
 from holdfast.session.log.records import inline_blob
 from holdfast.session.log.sent_body import sent_body
+from holdfast.session.log.timestamps import utc_time
 from holdfast.session.maintenance.transfer import export_records
 from holdfast.session.session import Session
 from holdfast.stores.base import SessionInfo, StoredRecord, session_info, session_value_key
@@ -485,7 +485,7 @@ class _ControlApi:
                 "compactions": sum(isinstance(event, log.CompactionCompleted) and event.success for event in events),
                 "cost": sum(dollars_of(usage, side or model or "") or 0.0 for usage, side in usages),
                 "compaction_due": opened.compaction_due,
-                "updated_at": datetime.fromtimestamp(info.updated_ms / 1_000, UTC).isoformat(),
+                "updated_at": utc_time(info.updated_ms).isoformat(),
             }
 
 

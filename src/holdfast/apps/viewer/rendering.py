@@ -7,7 +7,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -20,6 +19,7 @@ from markupsafe import Markup
 from holdfast.apps.viewer.pages import ContextPlot
 from holdfast.core.conversation.json_values import finite_json, replace_surrogates
 from holdfast.core.planning.situation import CENT, format_dollars
+from holdfast.session.log.timestamps import local_time
 
 PACKAGE = __name__.rpartition(".")[0]
 STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
@@ -85,7 +85,7 @@ def rounded_dollars(value: float | None) -> str:
 
 
 def _clock_time(time_ms: int | None) -> str:
-    return "" if not time_ms else _time_of(time_ms).strftime("%H:%M:%S")
+    return "" if not time_ms else local_time(time_ms).strftime("%H:%M:%S")
 
 
 def visible_text(value: object) -> object:
@@ -163,13 +163,9 @@ def short_number(value: int | None) -> str:
     return str(value)
 
 
-def _time_of(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1_000, UTC).astimezone()
-
-
 def format_time(time_ms: int | None) -> str:
     """Return a time of this machine's zone, to the minute."""
-    return "" if not time_ms else _time_of(time_ms).strftime("%Y-%m-%d %H:%M")
+    return "" if not time_ms else local_time(time_ms).strftime("%Y-%m-%d %H:%M")
 
 
 def format_age(time_ms: int, now_ms: int) -> str:

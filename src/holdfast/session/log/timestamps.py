@@ -13,7 +13,7 @@ MAX_TIME_MS = 253_402_300_799_000
 
 def format_time_utc(time_ms: int) -> str:
     """Return a time as text in UTC."""
-    return f"{_clamped_datetime(time_ms):%Y-%m-%d %H:%M}"
+    return f"{utc_time(time_ms):%Y-%m-%d %H:%M}"
 
 
 def parse_time(where: str, text: str, *, is_end: bool = False) -> int:
@@ -33,7 +33,7 @@ def parse_time(where: str, text: str, *, is_end: bool = False) -> int:
 
 def local_time(time_ms: int) -> datetime:
     """Return a time in the time zone of this machine; in UTC if the year 10000 has begun here."""
-    moment = _clamped_datetime(time_ms)
+    moment = utc_time(time_ms)
     try:
         return moment.astimezone()
     except OverflowError:
@@ -45,5 +45,6 @@ def local_day(time_ms: int) -> str:
     return f"{local_time(time_ms):%Y-%m-%d}"
 
 
-def _clamped_datetime(time_ms: int) -> datetime:
+def utc_time(time_ms: int) -> datetime:
+    """Return a time in UTC."""
     return datetime.fromtimestamp(min(max(0, time_ms), MAX_TIME_MS) / 1000, UTC)
