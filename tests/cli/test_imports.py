@@ -1,13 +1,16 @@
 """`holdfast import --from` and `holdfast lab run --from` show people their own sessions."""
 
 import json
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.cli.conftest import run
 from tests.importers.reading import copy_of
 
+MEMORY_FILES = Path("/dev/shm")  # noqa: S108 - a test makes a folder of its own in it
 SESSION = "pi-01a00000-0000-7000-8000-0000000000aa"
 
 
@@ -45,6 +48,19 @@ def test_sessions_are_listed_without_a_store(tmp_path: Path, capsys: pytest.Capt
         "path": "",
     }
     assert not (tmp_path / "s.db").exists()
+
+
+@pytest.mark.skipif(not MEMORY_FILES.is_dir(), reason="there is no file system that keeps any time")
+def test_a_file_from_beyond_the_year_9999_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with TemporaryDirectory(dir=MEMORY_FILES) as folder:
+        root = copy_of("pi", Path(folder))
+        (path,) = root.glob("sessions/*/*.jsonl")
+        os.utime(path, (10**12, 10**12))
+
+        code, listed, told = run(capsys, "import", "--from", "pi", str(root), "--list")
+
+    titles, row = listed.splitlines()
+    assert (code, titles.split()[0], row.split()[0], row.split()[-1], told) == (0, "DATE", "9999-12-31", SESSION, "")
 
 
 def test_lines_that_were_not_read_are_told_and_give_another_exit_code(

@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 
 from holdfast.apps.cli.output import (
@@ -22,6 +21,7 @@ from holdfast.importers.importing import SessionImport, import_found
 from holdfast.importers.programs import SOURCE_PROGRAMS, describe_absence, find_sessions, program_named
 from holdfast.importers.source import FoundSession, ReadReport, SourceProgram
 from holdfast.session.log.event_log import now_ms
+from holdfast.session.log.timestamps import local_time
 from holdfast.session.maintenance.transfer import ImportResult, import_session, records_from_file
 from holdfast.stores.base import Store
 from holdfast.stores.jsonl import load_bytes, load_file
@@ -175,7 +175,7 @@ def describe_report(done: SessionImport) -> Iterator[str]:
 
 def _row(found: FoundSession) -> tuple[str, ...]:
     title, folder = _shortened(found.title, MAX_TITLE_CELL), display_path(Path(found.folder)) if found.folder else ""
-    date = datetime.fromtimestamp(found.modified_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
+    date = f"{local_time(found.modified_ms):%Y-%m-%d %H:%M}"
     folder = folder if len(folder) <= MAX_FOLDER_CELL else f"…{folder[1 - MAX_FOLDER_CELL :]}"
     return date, _size(found.size), found.model, folder, title, found.session_id
 
