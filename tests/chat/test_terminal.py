@@ -3,13 +3,15 @@
 import re
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from holdfast.testing.endpoint import http_response, stream_response, text_chunk, text_stream, tool_call_stream
 from holdfast.wire.validate.provider import validate
-from tests.chat.conftest import Served, Sit
+from tests.chat.conftest import Person, Served, Sit
+from tests.programs import HOLDFAST
 
-CTRL_C, CTRL_D = "\x03", "\x04"
+CTRL_C, CTRL_D, CTRL_Z = "\x03", "\x04", "\x1a"
 EMPTY = "Exceeded maximum"
 
 
@@ -131,6 +133,42 @@ def test_ctrl_c_without_anything_to_stop_says_how_to_leave(sit: Sit) -> None:
     person.types(CTRL_C)
 
     person.sees("nothing runs; Ctrl-D leaves")
+
+
+def test_ctrl_z_stops_the_chat_until_the_shell_goes_on_with_it(
+    served: Served, env: dict[str, str], tmp_path: Path
+) -> None:
+    served.script.append(text_stream("Once upon", None))
+    shell: pexpect.spawn[bytes] = pexpect.spawn(
+        "bash", ["--norc", "-i"], env={**env, "PS1": "shell> "}, cwd=str(tmp_path), dimensions=(24, 100)
+    )
+    person = Person(shell, 24, 100)
+    try:
+        person.sees("shell>")
+        person.says(f"{HOLDFAST} chat --model {served.model}")
+        person.sees("/help lists the commands", "tokens (1%)")
+        person.types("Tell me")
+        person.sees("› Tell me")
+        person.types(CTRL_Z)
+        person.sees("Stopped")
+        person.says("echo in-$((2 + 3))-between")
+        person.sees("in-5-between")
+        person.says("fg")
+        person.waits(lambda: person.screen.display[person.screen.cursor.y].startswith("› Tell me"), "the line again")
+        person.says(" a story.")
+        person.sees("Once upon")
+        person.types(CTRL_Z)
+        person.waits(lambda: person.text.count("Stopped") == 2, "the second stop")
+        person.says("fg")
+        person.waits(lambda: person.screen.display[person.screen.cursor.y].startswith("›"), "the line again")
+        person.types(CTRL_C)
+        person.sees("Interrupted by user.")
+        person.types(CTRL_D)
+        person.sees("saved; continue with")
+    finally:
+        person.close()
+
+    assert served.prompts == ["Tell me a story."]
 
 
 def test_ctrl_r_finds_an_earlier_prompt_and_enter_takes_it_into_the_line(sit: Sit) -> None:

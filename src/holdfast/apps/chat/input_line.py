@@ -416,6 +416,7 @@ class InputLine:
         bindings.add("tab", filter=~is_searching)(self._complete)
         bindings.add("c-c")(self._interrupt_or_clear)
         bindings.add("c-d")(self._leave)
+        bindings.add("c-z")(self._suspend)
         bindings.add("c-v")(self._paste_image)
         bindings.add(Keys.BracketedPaste)(self._paste)
         bindings.add(Keys.Vt100MouseEvent)(self._ignore_click)
@@ -511,6 +512,11 @@ class InputLine:
             stop_search()
         elif not self._buffer.text:
             event.app.exit(exception=EOFError)
+
+    @staticmethod
+    def _suspend(event: KeyPressEvent) -> None:
+        """Stop this program and those that it has started, until the shell's `fg`; does nothing where none can."""
+        event.app.suspend_to_background()
 
     def _accept_answer(self, question: _Question, buffer: Buffer) -> None:
         """Accept the line as the answer if it is valid; else keep its text for later."""
