@@ -11,6 +11,8 @@ from urllib.parse import quote
 import jsonschema
 import pytest
 
+from benchmarks.torture import asgi_client
+from benchmarks.torture.asgi_client import AsgiRequest
 from holdfast import Session
 from holdfast.apps.gateway import control as control_module
 from holdfast.apps.gateway.access import Access
@@ -245,6 +247,20 @@ async def test_a_method_that_a_route_does_not_take_is_refused_as_every_error(url
         405,
         {"error": "/holdfast/v1/sessions/s does not take PUT; see /holdfast/v1/openapi.json"},
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/holdfast/v1/nothing", 404), ("PUT", "/holdfast/v1/sessions/s", 405), ("GET", "/ui/no/such/page", 401)],
+)
+async def test_a_query_of_bytes_that_are_no_utf_8_is_answered_as_another(method: str, path: str, status: int) -> None:
+    app = gateway_app(store="memory://", access=Access(control_token=TOKEN))
+    headers = [("host", "127.0.0.1"), ("authorization", f"Bearer {TOKEN}")]
+
+    plain, odd = [await asgi_client.ask(app, AsgiRequest(method, path + one, headers)) for one in ("", "?q=\x80")]
+    await close_gateway(app)
+
+    assert (plain.status, odd.status, odd.body) == (status, status, plain.body)
 
 
 async def test_a_deleted_session_is_gone_and_its_name_can_be_used_again(url: str) -> None:

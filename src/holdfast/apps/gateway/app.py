@@ -150,7 +150,7 @@ def gateway_app(
 
 async def _refuse_method(request: Request, error: Exception) -> Response:
     """Return the answer to a method that a route of our own does not have, in the form of all its errors."""
-    said = f"{request.url.path} does not take {request.method}; see /holdfast/v1/openapi.json"
+    said = f"{request.scope['path']} does not take {request.method}; see /holdfast/v1/openapi.json"
     return JSONResponse({"error": said}, 405, error.headers if isinstance(error, HTTPException) else None)
 
 

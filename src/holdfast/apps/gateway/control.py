@@ -81,7 +81,7 @@ class _UnknownPaths:
 
 
 async def _unknown(request: Request, _caller: Caller) -> object:
-    raise AccessDeniedError(404, f"there is no {request.url.path}; see /holdfast/v1/openapi.json")
+    raise AccessDeniedError(404, f"there is no {request.scope['path']}; see /holdfast/v1/openapi.json")
 
 
 class DamagedRequestError(Exception):

@@ -246,7 +246,7 @@ class _Viewer:
 
     async def unknown(self, request: Request, _visit: _Visit) -> Response:
         """Tell that there is no such page."""
-        return self._problem(request, 404, f"there is no page {request.url.path!r:.80}")
+        return self._problem(request, 404, f"there is no page {request.scope['path']!r:.80}")
 
     async def sessions(self, _request: Request, visit: _Visit) -> Response:
         """List the sessions, or what a search found."""
