@@ -181,6 +181,18 @@ SHOWN = {"type": "image_url", "image_url": "https://x/y.png"}
             ],
             Violation("image-url", "messages[2].content[0].image_url", "expected an object with a url"),
         ),
+        *(
+            (
+                "openai-chat",
+                [{"role": "assistant", "content": "Show me."}, {"role": "user", "content": [{**SHOWN, **without}]}],
+                [
+                    {"role": "assistant", "content": "Show me."},
+                    {"role": "user", "content": [{"type": "text", "text": "[image without an address]"}]},
+                ],
+                Violation("image-url", "messages[2].content[0].image_url", "expected an object with a url"),
+            )
+            for without in ({"image_url": None}, {"image_url": ""}, {"image_url": {"detail": "low"}})
+        ),
     ],
 )
 def test_a_turn_that_the_provider_refuses_is_repaired_with_one_line_on_the_receipt(

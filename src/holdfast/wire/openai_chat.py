@@ -279,10 +279,17 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
 
 
 def _repair_image(block: Any, place: InputPath) -> Any:
-    if not (is_mapping(block) and block.get("type") == "image_url" and isinstance(block.get("image_url"), str)):
+    if not (is_mapping(block) and block.get("type") == "image_url"):
+        return block
+    image = block.get("image_url")
+    address = image.get("url") if is_mapping(image) else image
+    if not isinstance(address, str) or not address:
+        place.repair_notes.append("replaced an image without an address")
+        return {"type": "text", "text": "[image without an address]"}
+    if image is not address:
         return block
     place.repair_notes.append("wrote the address of an image as an object")
-    return {**block, "image_url": {"url": block["image_url"]}}
+    return {**block, "image_url": {"url": address}}
 
 
 def _repair_call(call: Any, place: InputPath, path: str) -> Any:

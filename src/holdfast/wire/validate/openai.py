@@ -105,7 +105,8 @@ def images_are_objects(payload: Payload) -> Iterator[Violation]:
     """An image is an object with an address."""
     for index, message in enumerate(payload.messages):
         for number, block in enumerate(content_blocks(message)):
-            if block.get("type") == "image_url" and not is_mapping(block.get("image_url")):
+            image = block.get("image_url")
+            if block.get("type") == "image_url" and not (is_mapping(image) and image.get("url")):
                 place = at(index, f".content[{number}].image_url")
                 yield Violation("image-url", place, "expected an object with a url")
 
