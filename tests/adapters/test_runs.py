@@ -218,21 +218,30 @@ async def test_calls_that_wait_for_approval_are_gone_on_with_by_conversation_alo
     assert await counted(await governed.open(), log.TurnInterrupted) == 0
 
 
-async def test_calls_that_wait_for_approval_after_a_stream_are_gone_on_with_by_conversation_alone() -> None:
+def streaming_agent(
+    governed: Holdfast, other: DeltaToolCall, tool: Callable[..., object], *, says: str
+) -> Agent[None, str | DeferredToolRequests]:
+    """Return an agent that streams a call which needs an approval and another call, and then says something."""
+
     async def answer(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
         if len(messages) > 1:
-            yield "both are gone"
+            yield says
             return
         yield {0: DeltaToolCall(name="erase", json_args='{"path": "a"}', tool_call_id="e1")}
-        yield {1: DeltaToolCall(name="twice", json_args='{"number": 2}', tool_call_id="t1")}
+        yield {1: other}
 
-    governed = Holdfast(session="c1")
-    agent = Agent(
+    return Agent(
         FunctionModel(stream_function=answer),
         output_type=[str, DeferredToolRequests],
-        tools=[Tool(lambda path: f"{path} is gone", name="erase", requires_approval=True), twice],
+        tools=[Tool(lambda path: f"{path} is gone", name="erase", requires_approval=True), tool],
         capabilities=[governed],
     )
+
+
+async def test_calls_that_wait_for_approval_after_a_stream_are_gone_on_with_by_conversation_alone() -> None:
+    governed = Holdfast(session="c1")
+    other = DeltaToolCall(name="twice", json_args='{"number": 2}', tool_call_id="t1")
+    agent = streaming_agent(governed, other, twice, says="both are gone")
 
     async with agent.run_stream("Erase a.") as first:
         asked = await first.get_output()
@@ -247,23 +256,12 @@ async def test_calls_that_wait_for_approval_after_a_stream_are_gone_on_with_by_c
 
 
 async def test_a_call_whose_tool_defers_it_inside_a_stream_takes_its_result_later() -> None:
-    async def answer(messages: list[ModelMessage], _: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
-        if len(messages) > 1:
-            yield "all done"
-            return
-        yield {0: DeltaToolCall(name="erase", json_args='{"path": "a"}', tool_call_id="e1")}
-        yield {1: DeltaToolCall(name="build", json_args="{}", tool_call_id="b1")}
-
     def build() -> str:
         raise CallDeferred
 
     governed = Holdfast(session="c1")
-    agent = Agent(
-        FunctionModel(stream_function=answer),
-        output_type=[str, DeferredToolRequests],
-        tools=[Tool(lambda path: f"{path} is gone", name="erase", requires_approval=True), build],
-        capabilities=[governed],
-    )
+    other = DeltaToolCall(name="build", json_args="{}", tool_call_id="b1")
+    agent = streaming_agent(governed, other, build, says="all done")
 
     async with agent.run_stream("Erase a, and build.") as first:
         await first.get_output()

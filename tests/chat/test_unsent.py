@@ -1,7 +1,7 @@
 """What a chat has not sent yet: prompts that could not be recorded, and news for the model."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +9,6 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.events import ChatNotice
 from holdfast.apps.settings.sources import load_settings
 from holdfast.errors import StoreUnavailableError
-from holdfast.stores.base import IndexEntry, JsonRecord
 from holdfast.stores.memory import MemoryStore
 from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen, reply_to
@@ -20,19 +19,10 @@ class FullStore(MemoryStore):
 
     is_full = False
 
-    async def append(
-        self,
-        session: str,
-        records: Sequence[JsonRecord],
-        *,
-        after: int,
-        time_ms: int | Sequence[int],
-        index: Sequence[IndexEntry] = (),
-        blobs: Sequence[str] = (),
-    ) -> int:
+    async def append(self, *arguments: Any, **named: Any) -> int:
         if self.is_full:
             raise StoreUnavailableError("chats.db", "No space left on device")
-        return await super().append(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
+        return await super().append(*arguments, **named)
 
 
 @pytest.fixture

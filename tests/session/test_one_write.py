@@ -237,19 +237,25 @@ async def test_events_are_published_once_they_are_stored() -> None:
         assert (before, seen) == ([], [MessageAppended])
 
 
+async def block_that_waits(session: Session) -> tuple[asyncio.Task[None], asyncio.Event]:
+    """Record "first" in a block of `one_write`, and return its task, and what lets the block end."""
+    entered, may_end = asyncio.Event(), asyncio.Event()
+
+    async def waiting() -> None:
+        async with session.one_write():
+            await session.record([user_message("first")])
+            entered.set()
+            await may_end.wait()
+
+    task = asyncio.create_task(waiting())
+    await entered.wait()
+    return task, may_end
+
+
 async def test_two_blocks_at_once_lose_nothing_and_each_hears_of_its_own_failure() -> None:
     store = NotedStore()
     async with Session.open("s", store=store) as session:
-        entered, may_end = asyncio.Event(), asyncio.Event()
-
-        async def waiting() -> None:
-            async with session.one_write():
-                await session.record([user_message("first")])
-                entered.set()
-                await may_end.wait()
-
-        first = asyncio.create_task(waiting())
-        await entered.wait()
+        first, may_end = await block_that_waits(session)
         store.error = StoreUnavailableError("store", "full")
         with pytest.raises(StoreUnavailableError):
             await say_and_prepare(session, "second")
@@ -264,16 +270,7 @@ async def test_two_blocks_at_once_lose_nothing_and_each_hears_of_its_own_failure
 async def test_a_block_whose_messages_another_task_was_cancelled_in_writing_is_to_be_done_again() -> None:
     store = NotedStore()
     async with Session.open("s", store=store) as session:
-        entered, may_end = asyncio.Event(), asyncio.Event()
-
-        async def waiting() -> None:
-            async with session.one_write():
-                await session.record([user_message("first")])
-                entered.set()
-                await may_end.wait()
-
-        first = asyncio.create_task(waiting())
-        await entered.wait()
+        first, may_end = await block_that_waits(session)
         store.error = asyncio.CancelledError()
         stopped = asyncio.create_task(session.record([user_message("second")]))
         await asyncio.wait([stopped])

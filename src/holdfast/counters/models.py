@@ -9,7 +9,14 @@ from functools import cache, lru_cache
 
 from holdfast.core.conversation.json_values import replace_surrogates
 from holdfast.core.history.events import Usage
-from holdfast.core.planning.situation import DEFAULT_WINDOW, MILLION, Budget, Prices
+from holdfast.core.planning.situation import (
+    DEFAULT_WINDOW,
+    MILLION,
+    Budget,
+    Prices,
+    last_name_part,
+    without_provider,
+)
 from holdfast.dataclass import dataclass
 from holdfast.text import lazy_pattern
 
@@ -47,7 +54,7 @@ def _rows_by_name() -> Mapping[str, list[float | None]]:
     rows = _rows()
     bare: dict[str, list[float | None]] = {}
     for name, row in rows.items():
-        last = _last_part(name)
+        last = last_name_part(name)
         # If routers disagree, only the smallest window is safe.
         if last not in rows and (last not in bare or (row[0] or 0) < (bare[last][0] or 0)):
             bare[last] = row
@@ -74,8 +81,8 @@ def find_model(name: str | None) -> ModelInfo | None:
 
 
 def _spellings(name: str) -> list[str]:
-    bare = _without_provider(name)
-    last = _last_part(bare)
+    bare = without_provider(name)
+    last = last_name_part(bare)
     whole = [] if bare == name else [name.replace(":", "/", 1)]
     if "/" not in bare and bare not in _rows():
         # Its maker's own service takes a model by its bare name; routers have smaller windows and other prices.
@@ -89,23 +96,13 @@ def _spellings(name: str) -> list[str]:
     return whole + shortened
 
 
-def _without_provider(name: str) -> str:
-    """Return the model of `provider:model`. A colon after a slash belongs to the model, as in `openai/gpt-oss:free`."""
-    provider, colon, model = name.partition(":")
-    return model if colon and "/" not in provider else name
-
-
-def _last_part(name: str) -> str:
-    return name.rsplit("/", 1)[-1]
-
-
 def nearest_model(name: str) -> str | None:
     """Return the known name that is most like a name, if one is; providers and letter case do not count."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for unknown names
 
     if len(name) > MAX_NAME_CHARS:
         return None
-    last = _last_part(_without_provider(name.lower()))
+    last = last_name_part(without_provider(name.lower()))
     return next(iter(get_close_matches(last, _rows_by_name(), n=1, cutoff=NAME_SIMILARITY)), None)
 
 

@@ -20,6 +20,7 @@ from holdfast.core.planning.rules.default import DefaultCompaction, Offload
 from holdfast.core.planning.rules.inkeep import FixedLimits, InkeepCompaction
 from holdfast.core.planning.rules.rule import CompactionRule
 from holdfast.core.planning.rules.truncator import BasicTruncator
+from holdfast.core.planning.situation import last_name_part, without_provider
 from holdfast.core.schema import (
     check_fields,
     integer_bounds,
@@ -125,8 +126,7 @@ class Policy:
         The name may have its provider before it, as in `anthropic:claude-sonnet-5-5` or `anthropic/claude-sonnet-5.5`.
         """
         name = (model or "").lower()
-        bare = name.rpartition("/")[2] if "/" in name else name.partition(":")[2]
-        names = [name, bare] if bare else [name]
+        names = name, last_name_part(without_provider(name))
         return next(
             (policy for pattern, policy in self.models if any(fnmatchcase(one, pattern.lower()) for one in names)), self
         )

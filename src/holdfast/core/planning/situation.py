@@ -307,3 +307,14 @@ class Situation:
         if provenance == "calibrated":
             return self.calibration.error
         return ERROR_COUNTED if provenance == "counted" else ERROR_ESTIMATED
+
+
+def without_provider(name: str) -> str:
+    """Return the model of `provider:model`. A colon after a slash belongs to the model, as in `openai/gpt-oss:free`."""
+    provider, colon, model = name.partition(":")
+    return model if colon and "/" not in provider else name
+
+
+def last_name_part(name: str) -> str:
+    """Return a model's name without the maker before it, as in `openai/gpt-oss`."""
+    return name.rsplit("/", 1)[-1]

@@ -106,7 +106,8 @@ def images_are_objects(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         for number, block in enumerate(content_blocks(message)):
             image = block.get("image_url")
-            if block.get("type") == "image_url" and not (is_mapping(image) and image.get("url")):
+            address = image.get("url") if is_mapping(image) else None
+            if block.get("type") == "image_url" and not (isinstance(address, str) and address):
                 place = at(index, f".content[{number}].image_url")
                 yield Violation("image-url", place, "expected an object with a url")
 

@@ -59,7 +59,7 @@ from holdfast.apps.gateway.recording.recall_rounds import (
 from holdfast.apps.gateway.recording.rehearsal import rehearse
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.threads import run_at_low_priority
-from holdfast.core.history.events import SideCallPurpose
+from holdfast.core.history.events import MAIN, SideCallPurpose
 from holdfast.core.history.scopes import is_answer_message
 from holdfast.core.history.visibility import SEES_NOTHING
 from holdfast.core.planning.policy import Policy
@@ -542,11 +542,16 @@ class Recorder:
             opened.agent_lists.pop(name, None)
 
     async def _last_answer(self, opened: OpenSession, scope: str) -> str:
-        """Return the last message of a sub-agent, if it is an answer."""
-        numbered = await opened.session.numbered_messages(scope=scope, refreshes=False)
-        decode = opened.session.history.message_format.decode
-        message = decode(numbered[-1][1], 0) if numbered else None
-        return message.text if message is not None and is_answer_message(message) else ""
+        """Return the last message of a sub-agent, if it is an answer. Only that message is read."""
+        history = opened.session.history
+        scopes, is_hidden = history.message_scopes, history.version.is_hidden
+        places = range(len(scopes) - 1, history.version.state_of(MAIN).cleared_at - 1, -1)
+        last = next((place for place in places if scopes[place] == scope and not is_hidden(place)), None)
+        if last is None:
+            return ""
+        [native] = await opened.session.messages_at(last)
+        message = history.message_format.decode(native, 0)
+        return message.text if is_answer_message(message) else ""
 
     # Its answer.
 
