@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import DamagedStoreError, SettingsError, StoreUnavailableError
 from holdfast.stores.base import IndexEntry, Store
-from holdfast.stores.memory import HASHED_AT_ONCE, MemoryStore
+from holdfast.stores.memory import HASHED_AT_ONCE, INDEXED_AT_ONCE, MemoryStore
 from holdfast.stores.open import open_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
@@ -47,6 +47,22 @@ async def test_the_event_loop_goes_on_while_a_large_blob_is_put_into_memory() ->
 
     assert putting.result() == hashlib.sha256(content).hexdigest()
     assert steps == len(content) // HASHED_AT_ONCE
+
+
+async def test_the_event_loop_goes_on_while_a_search_adds_many_texts_to_the_words_in_memory() -> None:
+    text = "boats and harbors " * 100
+    store, count = MemoryStore(), 40
+    index = [IndexEntry(position, text) for position in range(count)]
+    await store.append("s", [message_record(text)] * count, after=0, time_ms=NOW_MS, index=index)
+
+    searching = asyncio.ensure_future(store.search("harbor", limit=count))
+    steps = 0
+    while not searching.done():
+        await asyncio.sleep(0)
+        steps += 1
+
+    assert [hit.position for hit in searching.result()] == [*reversed(range(count))]
+    assert steps > count * len(text) // INDEXED_AT_ONCE // 2
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import NamedTuple
 
 from holdfast.core.conversation.json_values import encode_json
 from holdfast.dataclass import dataclass
@@ -32,30 +31,68 @@ LABEL = "memory"
 ENCODED_AT_ONCE, HASHED_AT_ONCE = 200, 1_000_000
 """More records, and more bytes, are encoded and hashed in slices of a few milliseconds, so that the event loop goes on
 between them."""
+INDEXED_AT_ONCE = 10_000
+"""How many characters are added to the index of words in one slice."""
 
 
-class _Words(NamedTuple):
-    """The words of a text."""
+class _WordIndex:
+    """Which messages of one session hold a word, and how often."""
 
-    body: str
-    """The words in order, each with a space before and after it."""
-    counts: Counter[str]
+    def __init__(self) -> None:
+        self.pending: dict[int, str] = {}
+        """Texts that are not in the index yet: the next search adds them."""
+        self._bodies: dict[int, str] = {}
+        """The words of each text in order, each with a space before and after it."""
+        self._sizes: dict[int, int] = {}
+        """How many words each text has."""
+        self._counts: dict[str, dict[int, int]] = {}
+        """How often each word is in the texts that hold it."""
 
-    @classmethod
-    def of(cls, text: str) -> "_Words":
-        body = index_body(text)
-        return cls(f" {body} ", Counter(body.split()))
+    async def add_pending(self) -> None:
+        """Add the texts that wait, in slices, so that the event loop goes on between them."""
+        chars = 0
+        while self.pending:
+            position, text = next(iter(self.pending.items()))
+            is_long = len(text) > INDEXED_AT_ONCE
+            words = await asyncio.to_thread(_words_of, text) if is_long else _words_of(text)
+            if self.pending.get(position) is text:  # no other search has added it, and no rewrite has replaced it
+                self._add(position, *words)
+                del self.pending[position]
+            chars += len(text)
+            if chars > INDEXED_AT_ONCE:
+                chars = 0
+                await asyncio.sleep(0)
 
-    def term_count(self, term: SearchTerm) -> int:
-        """Return how often the text holds a term; the words of a phrase follow one another."""
+    def _add(self, position: int, body: str, counts: Counter[str]) -> None:
+        for word in {*self._bodies.get(position, "").split()}:  # of the text that this one replaces
+            del self._counts[word][position]
+        for word, count in counts.items():
+            self._counts.setdefault(word, {})[position] = count
+        self._bodies[position], self._sizes[position] = f" {body} ", counts.total()
+
+    def sizes(self, start: int, stop: int | None) -> Mapping[int, int]:
+        """Return the number of words of each text in a range."""
+        if not start and stop is None:
+            return self._sizes
+        return {at: size for at, size in self._sizes.items() if start <= at and (stop is None or at < stop)}
+
+    def counts(self, term: SearchTerm) -> Mapping[int, int]:
+        """Return how often the texts that hold a term do so; the words of a phrase follow one another."""
         first, *others = term.words
         if others:
-            is_possible = all(word in self.counts for word in term.words)
+            holding = [self._counts.get(word, {}).keys() for word in others]
             # The space between two phrases belongs to both.
-            return len(re.findall(rf"(?= {' '.join(term.words)} )", self.body)) if is_possible else 0
+            phrase = re.compile(rf"(?= {' '.join(term.words)} )")
+            return {
+                at: len(phrase.findall(self._bodies[at]))
+                for at in set(self._counts.get(first, {})).intersection(*holding)
+            }
         if not term.is_stem:
-            return self.counts[first]
-        return sum(count for held, count in self.counts.items() if held.startswith(first))
+            return self._counts.get(first, {})
+        total = Counter[int]()
+        for word in [word for word in self._counts if word.startswith(first)]:
+            total.update(self._counts[word])
+        return total
 
 
 @dataclass(slots=True)
@@ -68,20 +105,13 @@ class _Log:
     """The JSON of each record: a caller that changes a value it passed or got changes nothing here."""
     times: list[int] = field(default_factory=list[int])
     """The time of each record."""
-    texts: dict[int, str] = field(default_factory=dict[int, str])
-    """The texts that a search finds, and has not counted yet."""
-    words: dict[int, "_Words"] = field(default_factory=dict[int, "_Words"])
+    words: _WordIndex = field(default_factory=_WordIndex)
     blobs: set[str] = field(default_factory=set[str])
     snapshot: Snapshot | None = None
 
     @property
     def info(self) -> SessionInfo:
         return SessionInfo(self.session, self.name, len(self.records), self.created_ms, self.updated_ms)
-
-    def count_words(self) -> None:
-        """Count the words of the texts that were added since the last search."""
-        self.words |= {position: _Words.of(text) for position, text in self.texts.items()}
-        self.texts.clear()
 
 
 class MemoryStore:
@@ -123,7 +153,7 @@ class MemoryStore:
         log.records += lines
         log.times.extend(each)
         for item in index:
-            log.texts[item.position] = item.text
+            log.words.pending[item.position] = item.text
         if blobs:
             log.blobs.update(blobs)
         log.updated_ms = max(log.updated_ms, latest)
@@ -191,22 +221,21 @@ class MemoryStore:
         self, words: str, *, session: str | None = None, limit: int = 20, start: int = 0, stop: int | None = None
     ) -> list[SearchHit]:
         terms = search_terms(words)
-        for name, log in self._logs.items():
-            if session in {None, name}:
-                log.count_words()
-        places = [
-            (name, position, held)
-            for name, log in self._logs.items()
-            if session in {None, name}
-            for position, held in log.words.items()
-            if session is None or (start <= position and (stop is None or position < stop))
+        logs = [(name, log.words) for name, log in self._logs.items() if session in {None, name}]
+        span = (0, None) if session is None else (start, stop)
+        found: list[tuple[str, Mapping[int, int], list[Mapping[int, int]]]] = []
+        for name, held in logs:
+            await held.add_pending()
+            sizes = held.sizes(*span)
+            found.append((name, sizes, [_within(held.counts(term), sizes) for term in terms]))
+        total = sum(len(sizes) for _, sizes, _ in found)
+        weights = [
+            rarity_weight(sum(len(counts[number]) for *_, counts in found), total) for number in range(len(terms))
         ]
-        holding = [[held.term_count(term) for term in terms] for *_, held in places]
-        weights = [rarity_weight(sum(map(bool, column)), len(places)) for column in zip(*holding, strict=True)]
         hits = [
-            SearchHit(name, position, _score(times, weights, held.counts.total()))
-            for (name, position, held), times in zip(places, holding, strict=True)
-            if any(times)
+            SearchHit(name, at, _score([each.get(at, 0) for each in counts], weights, sizes[at]))
+            for name, sizes, counts in found
+            for at in set[int]().union(*counts)
         ]
         return sorted(hits, key=lambda hit: (-hit.score, hit.session, -hit.position))[:limit]
 
@@ -266,6 +295,17 @@ class MemoryStore:
         used = {digest for log in self._logs.values() for digest in log.blobs}
         for digest in set(digests) - used:
             self._blobs.pop(digest, None)
+
+
+def _words_of(text: str) -> tuple[str, Counter[str]]:
+    """Return the words of a text in order, and how often it has each."""
+    body = index_body(text)
+    return body, Counter(body.split())
+
+
+def _within(counts: Mapping[int, int], sizes: Mapping[int, int]) -> Mapping[int, int]:
+    """Return those counts that are not zero, of the texts whose sizes are given."""
+    return {at: count for at, count in counts.items() if count and at in sizes}
 
 
 def _score(times: Sequence[int], weights: Sequence[float], size: int) -> float:
