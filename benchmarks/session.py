@@ -14,6 +14,7 @@ import gc
 import json
 import random
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from benchmarks.reporting import print_progress, save_figures, verdict
 from benchmarks.tables import markdown_table
 from holdfast import HoldfastError, Session, govern
 from holdfast.counters.vocabularies import tokenizer
+from holdfast.session.maintenance.scrub import scrub
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
 MODEL, BUDGET, LONG_TOKENS = "gpt-5", 100_000, 110_000
@@ -326,6 +328,64 @@ async def _record(session: Session, messages: list[Any], budget: int | None) -> 
         await session.prepare(budget)
 
 
+async def _reopen(session: Session) -> None:
+    async with Session.open(session.id, store=session.store, model=MODEL) as again:
+        await again.prepare(BUDGET)
+
+
+LONG_WORK = [
+    message
+    for number, line in enumerate(log_lines(5_000, 601))
+    for message in (
+        user_message(f"What does line {number} say?"),
+        tool_call_message(f"call_{number}", arguments={"line": number}),
+        tool_result_message(f"call_{number}", line),
+        assistant_message("Nothing new."),
+    )
+]
+OPERATIONS: dict[str, Callable[[Session], Awaitable[object]]] = {
+    "opening it again, and its first prepare": _reopen,
+    "sync of all and one more": lambda session: session.sync([*LONG_WORK, user_message("Go on.")]),
+    "sync with other messages from the middle on": lambda session: session.sync([*LONG_WORK[:10_000], *LONG_WORK]),
+    "messages": lambda session: session.messages(),
+    "recall": lambda session: session.recall("which worker answered 404?"),
+    "artifacts": lambda session: session.artifacts(),
+    "receipts": lambda session: session.receipts(),
+    "preview": lambda session: session.preview(),
+    "compact": lambda session: session.compact(),
+    "rewind": lambda session: session.rewind(to=10_000),
+    "fork": lambda session: session.fork("fork"),
+    "clear": lambda session: session.clear(),
+    "scrub": lambda session: scrub(session.store, session.id, "worker-7", time_ms=session.clock()),
+}
+
+
+async def operations() -> list[Row]:
+    """Measure the longest block of the loop by each operation on a session of 20,000 messages in SQLite.
+
+    Collections of Python's garbage are left out.
+    """
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as home:
+        whole = Path(home, "whole.db")
+        async with Session.open("long", store=f"sqlite:///{whole}", model=MODEL) as session:
+            await session.record(LONG_WORK)
+            await session.prepare(ROOMY_BUDGET)
+            await session.recall("anything")  # imports what recall needs
+        for name, operation in OPERATIONS.items():
+            copy = shutil.copyfile(whole, Path(home, f"{len(rows)}.db"))
+            async with Session.open("long", store=f"sqlite:///{copy}", model=MODEL) as session:
+                await session.prepare(ROOMY_BUDGET)
+                gc.collect()
+                gc.disable()  # a collection goes through everything that a program holds, whatever the operation is
+                seconds, block = await timed(partial(operation, session))
+                gc.enable()
+            rows.append(
+                row(f"{name}, 20,000 messages: longest block of the loop", block * 1000, "ms", 10.0, seconds=seconds)
+            )
+    return rows
+
+
 async def neighbors() -> list[Row]:
     """Measure the turn of one session, which itself has room enough, while twenty others compact."""
     others = [await Session.open(f"other-{number}", model=MODEL) for number in range(20)]
@@ -466,6 +526,7 @@ async def measure(folder: Path, only: Sequence[str], sample: int) -> list[Row]:
         "starts": starts,
         "requests": lambda: recorded_requests(folder, sample),
         "inputs": long_inputs,
+        "operations": operations,
         "neighbors": neighbors,
         "govern": first_govern,
         "memory": lambda: memory_of_session(folder),
@@ -483,7 +544,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT_FOLDER, help="recorded sessions")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
-    parser.add_argument("--only", default="", help="starts, requests, inputs, neighbors, govern, memory, turns")
+    parser.add_argument("--only", default="", help="starts, requests, inputs, operations, neighbors, …")
     parser.add_argument("--sample", type=int, default=1, help="replay only every Nth recorded session")
     options = parser.parse_args()
     rows = asyncio.run(measure(options.folder, [one for one in options.only.split(",") if one], options.sample))

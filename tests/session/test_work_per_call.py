@@ -7,8 +7,9 @@ records read from the store.
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,6 +21,7 @@ from holdfast.core.history.projection import Projection
 from holdfast.core.planning import receipt
 from holdfast.counters.vocabularies import VocabularyCounter
 from holdfast.session import request
+from holdfast.session.maintenance.scrub import scrub
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import (
     JsonMessage,
@@ -31,6 +33,8 @@ from holdfast.testing.chat import (
 from tests.support import lines_of_the_package
 
 BUDGET = 400_000
+MOST_CALLS_OF_A_STEP = 12_000
+"""Some milliseconds of work; one for each of 3,000 messages makes more."""
 
 
 @contextmanager
@@ -141,6 +145,69 @@ async def test_the_event_loop_does_little_for_each_of_many_messages_at_once() ->
     encoding = {"encode_json", "_encode_alike", "cast", "JSONEncoder.encode", "JSONEncoder.iterencode"}
     often = {name: count for name, count in done.items() if count > 500 and name not in encoding}
     assert often == {}
+
+
+@contextmanager
+def calls_of_each_step() -> Generator[list[int]]:
+    """Count the calls of Python functions in each step of the event loop."""
+    steps: list[int] = []
+    run_step = asyncio.Handle._run  # every step of the loop is one call of it
+
+    with pytest.MonkeyPatch.context() as patch, calls_on_this_thread() as done:
+
+        def counting(handle: asyncio.Handle) -> None:
+            before = done.total()
+            run_step(handle)
+            steps.append(done.total() - before)
+
+        patch.setattr(asyncio.Handle, "_run", counting)
+        yield steps
+
+
+async def reopen(session: Session) -> None:
+    await session.close()
+    async with Session.open(session.id, store=session.store, model="gpt-5") as again:
+        await again.prepare(BUDGET)
+
+
+LONG_TALK = [
+    message
+    for number in range(1_000)
+    for message in (
+        user_message(f"question {number}"),
+        tool_call_message(f"call_{number}"),
+        tool_result_message(f"call_{number}", f"worker {number} failed with error 404"),
+    )
+]
+OPERATIONS: dict[str, Callable[[Session], Awaitable[object]]] = {
+    "clear": lambda session: session.clear(),
+    "compact": lambda session: session.compact(),
+    "delegations": lambda session: session.delegations(),
+    "fork": lambda session: session.fork("other"),
+    "list the artifacts": lambda session: session.artifacts(),
+    "list the messages": lambda session: session.messages(),
+    "open": reopen,
+    "preview": lambda session: session.preview(),
+    "recall": lambda session: session.recall("which worker failed?"),
+    "receipts": lambda session: session.receipts(),
+    "rewind": lambda session: session.rewind(to=1_500),
+    "scrub": lambda session: scrub(session.store, session.id, "failed with", time_ms=session.clock()),
+    "switch the model": lambda session: session.switch_model("claude-opus-4-5"),
+    "sync": lambda session: session.sync([*LONG_TALK[:1_500], *LONG_TALK]),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+async def test_no_step_of_the_event_loop_goes_through_a_long_history(
+    operation: Callable[[Session], Awaitable[object]], tmp_path: Path
+) -> None:
+    async with Session.open("long", store=f"sqlite:///{tmp_path / 'log.db'}", model="gpt-5") as session:
+        await session.record(LONG_TALK)
+        await session.prepare(BUDGET)
+        with calls_of_each_step() as steps:
+            await operation(session)
+
+    assert max(steps) < MOST_CALLS_OF_A_STEP
 
 
 async def test_one_very_long_message_is_encoded_and_indexed_in_threads() -> None:

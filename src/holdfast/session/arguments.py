@@ -93,7 +93,7 @@ def decode_messages(
     """Return messages as single elements of their format, and decoded."""
     natives, indexes = split_elements(message_format, [*messages])
     decoded = [message_format.decode(native, index) for index, native in zip(indexes, natives, strict=True)]
-    return cast("list[Mapping[str, object]]", natives), decoded
+    return natives, decoded
 
 
 def check_extras(system: object, tools: object) -> tuple[object, Sequence[Mapping[str, object]] | None]:

@@ -5,12 +5,12 @@ own. All conversations of a session share one `SessionEngine`.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from holdfast.core.conversation.json_values import copied_json
 from holdfast.core.conversation.messages import Entry, Message
@@ -54,7 +54,7 @@ from holdfast.session.arguments import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, record_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, plan_in_thread, record_in_thread
 from holdfast.session.log.event_log import Clock, SessionLog, locked, other_format_error, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry
@@ -77,6 +77,7 @@ MAX_GROWN_RECALL_TOKENS = 2_500
 """An answer grows up to this size into room that is free; readers make less of a longer one."""
 RECALL_CALL_TOKENS = 100
 """Left free for the model's call and the frame of its result."""
+T = TypeVar("T")
 MAX_ALLOWANCE_FACTOR = 4
 """A model may ask for this many times its token budget at most."""
 READ_AHEAD_PARTS = 2
@@ -415,7 +416,10 @@ class Conversation:
         is in them as it was recorded; requests hold a replacement.
         """
         natives = [native for _, native in await self.numbered_messages(scope=scope)]
-        return natives if self.shares_messages else copied_json(natives)
+        if self.shares_messages:
+            return natives
+        is_long = len(natives) > MAX_INLINE_MESSAGES
+        return await record_in_thread(partial(copied_json, natives)) if is_long else copied_json(natives)
 
     @retried
     async def numbered_messages(
@@ -426,9 +430,14 @@ class Conversation:
         async with self._log.lock:
             if refreshes or not self._log.is_loaded:
                 await self._log.refresh()
-            own, entries = self.history.context(named).own_positions(), self.history.entries
-            entries.require(own)
-            return [(at, entries.native(at)) for at in own if not entries[at].message.is_from_memory]
+            context, entries = self.history.context(named), self.history.entries
+
+            def read() -> list[tuple[int, Mapping[str, object]]]:
+                own = context.own_positions()
+                entries.require(own)
+                return [(at, entries.native(at)) for at in own if not entries[at].message.is_from_memory]
+
+            return await record_in_thread(read) if context.length > MAX_INLINE_MESSAGES else read()
 
     async def recall(
         self, query: RecallQuery | str, *, scope: str | OwnScope = OWN_SCOPE, earlier: Sequence[str] = ()
@@ -514,7 +523,7 @@ class Conversation:
         from holdfast.session.recall.artifact_lookup import visible_artifacts  # noqa: PLC0415 - as above
 
         context = self.history.context(self._log.require_scope(self._resolve_scope(scope)))
-        return list(visible_artifacts(context, self._compactor.policy, self.model))
+        return await plan_in_thread(lambda: [*visible_artifacts(context, self._compactor.policy, self.model)])
 
     @locked
     async def artifact(
@@ -535,8 +544,8 @@ class Conversation:
         from holdfast.session.recall.artifact_lookup import find_artifact, text_range  # noqa: PLC0415 - as above
 
         context = self.history.context(self._log.require_scope(self._resolve_scope(scope)))
-        policy = self._compactor.policy
-        found = find_artifact(self._log, context, policy, self.model, check_text("reference", reference))
+        policy, name = self._compactor.policy, check_text("reference", reference)
+        found = await plan_in_thread(partial(find_artifact, self._log, context, policy, self.model, name))
         results = self.history.entries[found.position].message.results
         text = next(result.text for result in results if result.call_id == found.call_id)
         part = text_range(text, lines, chars)
@@ -582,18 +591,19 @@ class Conversation:
 
     @locked
     async def _append_change(self, event: log.Event) -> None:
-        await self._log.append(self._with_effect(event))
+        await self._log.append(await self._with_effect(event))
         if isinstance(event, log.Rewound | log.ContextCleared):
             await self._compactor.observers.update_checkpoints()
             self._compactor.observers.start_memory_update()
 
-    def _with_effect(self, event: log.Event) -> log.Event:
+    async def _with_effect(self, event: log.Event) -> log.Event:
         """Return an event with its effect on the next request, if it changes the context."""
         if not isinstance(event, log.Rewound | log.ContextCleared):
             return event
         encode_event(event)
-        return add_effect(event, self._current_plan_input())
+        return await self._measured(partial(add_effect, event))
 
-    def _current_plan_input(self) -> PlanInput:
-        """Return the input of the planning rules for what would be sent next, with the budget of the last request."""
-        return self._builder.plan_input(self._builder.with_last_budget(self._options()))
+    async def _measured(self, measure: Callable[[PlanInput], T]) -> T:
+        """Return an event with its effect on what would be sent next, with the budget of the last request."""
+        plan_input = await self._builder.current_plan_input(self._builder.with_last_budget(self._options()))
+        return await plan_in_thread(partial(measure, plan_input))

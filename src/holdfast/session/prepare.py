@@ -276,7 +276,10 @@ class RequestBuilder:
     async def _read_new_messages(self, options: RequestOptions) -> None:
         """Count new messages, and put them into the projection if they are many. Caller must hold the lock."""
         history, counter, pieces = self._log.history, counter_for(options.model), self._pieces.get(options.scope)
-        known = pieces.projection.context.length if pieces else 0
+        projection, known = pieces.projection if pieces else None, 0
+        # After a change of the context, or for another model, a projection is made anew.
+        if projection is not None and projection.counter is counter and projection.context.version is history.version:
+            known = projection.context.length
         self._are_many_new = history.entries.length - known > MAX_INLINE_MESSAGES
         if self._are_many_new:
             uncounted = await plan_in_thread(partial(history.uncounted_messages, counter, options.scope))
@@ -359,10 +362,16 @@ class RequestBuilder:
         """Return the input of the planning rules."""
         return plan_input_of(self._log.history, self._compactor.policy, self.situation(options, calibration))
 
-    def measure_usage(self, options: RequestOptions) -> log.UsageMeasured:
-        """Return how full the context is with the request that would be sent next."""
-        plan_input = self.plan_input(options)
-        view = view_of(plan_input, self._compactor.policy, self.processors)
+    async def current_plan_input(self, options: RequestOptions, calibration: Calibration | None = None) -> PlanInput:
+        """Return the input of the planning rules for what would be sent next. Caller must hold the lock."""
+        await self._read_new_messages(options)
+        return self.plan_input(options, calibration)
+
+    async def measure_usage(self, options: RequestOptions) -> log.UsageMeasured:
+        """Return how full the context is with the request that would be sent next. Caller must hold the lock."""
+        plan_input = await self.current_plan_input(options)
+        make_view = partial(view_of, plan_input, self._compactor.policy, self.processors)
+        view = await plan_in_thread(make_view) if self._is_planned_in_thread(plan_input) else make_view()
         return usage_measured_event(view, view.token_count(plan_input.situation), plan_input.situation)
 
     async def _attempt(self, options: RequestOptions, reasons: list[str], *, may_wait: bool) -> Request | None:
@@ -411,10 +420,14 @@ class RequestBuilder:
     async def _plan(self, plan_input: PlanInput) -> tuple[Plan, View]:
         """Return the plan and the view of a request; if the view has to be fitted, both are made in a thread."""
         policy, processors = self._compactor.policy, self.processors
-        is_long = self._are_many_new or plan_input.tokens > max(MAX_INLINE_TOKENS, plan_input.situation.limit)
-        if not is_long or processors != NO_PROCESSORS:  # the user's functions run where the user calls us
+        if not self._is_planned_in_thread(plan_input):
             return make_plan(plan_input, policy), view_of(plan_input, policy, processors)
         return await plan_in_thread(lambda: (make_plan(plan_input, policy), view_of(plan_input, policy, processors)))
+
+    def _is_planned_in_thread(self, plan_input: PlanInput) -> bool:
+        """Return whether a view takes long; the user's functions run where the user calls us, however long it takes."""
+        is_long = self._are_many_new or plan_input.tokens > max(MAX_INLINE_TOKENS, plan_input.situation.limit)
+        return is_long and self.processors == NO_PROCESSORS
 
     def is_half_full(self, scope: str) -> bool:
         """Return whether the last request filled so much of the window that a compaction comes near."""

@@ -9,6 +9,7 @@ import gc
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 from holdfast.core.history import events as log
@@ -33,6 +34,8 @@ from holdfast.errors import (
     SettingsError,
 )
 from holdfast.session.compaction.compactor import CONTEXT_HAS_CHANGED, REQUESTED_TRIGGERS, Compactor
+from holdfast.session.compaction.summarizer import SentRequest, SummaryJob
+from holdfast.session.heavy_work import plan_in_thread
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.prepare import RequestBuilder, RequestOptions
 
@@ -73,7 +76,7 @@ class RequestedCompaction:
             await self._compactor.shelve_ready_summary()
             if self._log.history.session_state.running_compaction is not None:
                 raise CompactionRunningError(self._log.session)
-            step, plan_input = self._plan(options, trigger)
+            step, plan_input = await self._plan(options, trigger)
             if step.by != "summary" or not plan_input.situation.has_summarizer:
                 return await self._compact_by_rule(step, plan_input, options)
             sent = self._builder.last_requests.get(options.scope)
@@ -108,11 +111,8 @@ class RequestedCompaction:
                 return await self._end_in_digest(step, options, "this worker has no model to write a summary")
             # The process that has sent the last request can ask after its prefix, which the provider has cached.
             sent = self._builder.last_requests.get(run.scope)
-            job = await self._log.load_and_retry(
-                lambda: self._compactor.make_job(
-                    step, self._builder.plan_input(options), run.custom_instructions or "", last_request=sent
-                )
-            )
+            focus = run.custom_instructions or ""
+            job = await self._log.load_and_retry(lambda: self._make_job(step, options, focus, sent))
         if await self._compactor.run_job(job, run):
             return "summary"
         problem = self._compactor.last_error
@@ -127,7 +127,11 @@ class RequestedCompaction:
     async def _end_in_digest(self, step: CompactSpan, options: RequestOptions, problem: str) -> JobOutcome:
         """Compact by rule what no model could summarize. Caller must hold the lock."""
         reason = f"a digest, because {problem}"
-        event = await self._log.load_and_retry(lambda: self._completed_event(step, self._builder.plan_input(options)))
+
+        async def completed() -> log.CompactionCompleted:
+            return await self._completed_event(step, await self._builder.current_plan_input(options))
+
+        event = await self._log.load_and_retry(completed)
         await self._compactor.observers.record_completed(replace(event, reason=reason))
         return "digest" if event.success else "failed"
 
@@ -168,7 +172,7 @@ class RequestedCompaction:
         await self._builder.read_calibration(options)
         async with self._log.locked():
             # The tokens that the switched session would send, against the limit that the new model has.
-            plan_input = self._builder.plan_input(options) if self._log.history.format else None
+            plan_input = await self._builder.current_plan_input(options) if self._log.history.format else None
             situation = plan_input.situation if plan_input else self._builder.situation(options)
             tokens = plan_input.message_tokens if plan_input else 0
         done = None
@@ -200,7 +204,7 @@ class RequestedCompaction:
     async def preview(self, options: RequestOptions) -> log.CompactionCompleted:
         """Return what a compaction by rule would do, and record nothing."""
         options = replace(self._builder.with_last_budget(options), without_summarizer=True)
-        return self._draft_event(*self._plan(options, "manual", is_preview=True))
+        return await self._draft_event(*await self._plan(options, "manual", is_preview=True))
 
     @locked
     async def compact_with(
@@ -208,11 +212,11 @@ class RequestedCompaction:
     ) -> log.CompactionCompleted:
         """Compact the span of a preview, and put texts of the caller in its place."""
         options = replace(self._builder.with_last_budget(options), without_summarizer=True)
-        step, plan_input = self._plan(options, "manual", is_preview=True)
+        step, plan_input = await self._plan(options, "manual", is_preview=True)
         if step.span.positions != span:
             raise CompactionFailedError("the conversation went on since the preview; look at a new one")
         event = replace(
-            self._completed_event(step, plan_input),
+            await self._completed_event(step, plan_input),
             success=True,
             error=None,
             replacement=texts,
@@ -226,19 +230,20 @@ class RequestedCompaction:
         """Return what a compaction with a model's summary would do; raises as `compact` does, and records nothing."""
         options = replace(self._builder.with_last_budget(options), is_requested=True)
         async with self._log.locked():
-            step, plan_input = self._plan(options, "manual")
+            step, plan_input = await self._plan(options, "manual")
             if step.by != "summary" or not plan_input.situation.has_summarizer:
-                return self._draft_event(step, plan_input)
-            sent = self._builder.last_requests.get(options.scope)
-            job = self._compactor.make_job(step, plan_input, focus, last_request=sent)
+                return await self._draft_event(step, plan_input)
+            job = await self._make_job(step, options, focus, self._builder.last_requests.get(options.scope))
             basis = self._log.history.change_count
         summary = await self._compactor.draft_summary(job)
         async with self._log.locked():
             if self._log.history.change_count != basis:
                 raise CompactionFailedError(CONTEXT_HAS_CHANGED)
-            return await self._log.load_and_retry(
-                lambda: self._draft_event(step, self._builder.plan_input(options), summary)
-            )
+
+            async def drafted() -> log.CompactionCompleted:
+                return await self._draft_event(step, await self._builder.current_plan_input(options), summary)
+
+            return await self._log.load_and_retry(drafted)
 
     @locked
     async def apply_preview(self, options: RequestOptions, preview: log.CompactionCompleted) -> log.CompactionCompleted:
@@ -248,22 +253,29 @@ class RequestedCompaction:
         by_model = preview.summary.by_model is not None
         # Without a model, a policy that asks for a summary gets a digest in its form.
         step = CompactSpan(span=preview.span, by="summary" if preview.ends_run else "digest", trigger="manual")
-        plan_input = self._builder.plan_input(replace(options, without_summarizer=not by_model))
+        plan_input = await self._builder.current_plan_input(replace(options, without_summarizer=not by_model))
         try:
-            event = self._completed_event(step, plan_input, preview.summary if by_model else None)
+            event = await self._completed_event(step, plan_input, preview.summary if by_model else None)
         except (ValueError, IndexError) as error:
             raise CompactionFailedError(PREVIEW_IS_OLD) from error
         if event.replacement != preview.replacement:
             raise CompactionFailedError(PREVIEW_IS_OLD)
         return await self._record(event, options)
 
-    def _plan(
+    async def _make_job(
+        self, step: CompactSpan, options: RequestOptions, focus: str, last_request: SentRequest | None
+    ) -> SummaryJob:
+        plan_input = await self._builder.current_plan_input(options)
+        make_job = partial(self._compactor.make_job, step, plan_input, focus, last_request=last_request)
+        return await plan_in_thread(make_job)
+
+    async def _plan(
         self, options: RequestOptions, trigger: log.CompactionTrigger, *, is_preview: bool = False
     ) -> tuple[CompactSpan, PlanInput]:
         """Return the span to compact and the input it was chosen from; raises if there is nothing to compact."""
         if self._compactor.is_policy_by_model:
             self._compactor.use_model(options.model)
-        plan_input = self._builder.plan_input(options)
+        plan_input = await self._builder.current_plan_input(options)
         spoken = sum(entry.message.role != "system" for entry in plan_input.projection.entries)
         if spoken < self._policy.manual_min_messages:
             raise NothingToCompactError(spoken)
@@ -283,39 +295,43 @@ class RequestedCompaction:
             raise ModelAccessError("summarizer", "there is no model to write the summary", remedy)
         return replace(step, trigger=trigger), plan_input
 
-    def _completed_event(
+    async def _completed_event(
         self, step: CompactSpan, plan_input: PlanInput, summary: Summary | None = None
     ) -> log.CompactionCompleted:
         """Return the compaction of a span, by rule if no model has written a summary."""
         rule = self._policy.compaction
         if rule is None:  # pragma: no cover - there is no step without a rule
             raise AssertionError
-        if summary is None and step.by == "summary":
-            # If the step requires a summary and no model can write one, a digest serves as the summary.
-            summary = Summary(digest_text(plan_input, step))
-        return compaction_completed_event(step, rule, plan_input, summary)
 
-    def _draft_event(
+        def completed() -> log.CompactionCompleted:
+            # If the step requires a summary and no model can write one, a digest serves as the summary.
+            is_digest = summary is None and step.by == "summary"
+            written = Summary(digest_text(plan_input, step)) if is_digest else summary
+            return compaction_completed_event(step, rule, plan_input, written)
+
+        return await plan_in_thread(completed)
+
+    async def _draft_event(
         self, step: CompactSpan, plan_input: PlanInput, summary: Summary | None = None
     ) -> log.CompactionCompleted:
         """Return a compaction that lists the facts it would lose; a checked summary lists them already."""
-        event = self._completed_event(step, plan_input, summary)
+        event = await self._completed_event(step, plan_input, summary)
         if not event.success or event.summary.score is not None:
             return event
-        lost = lost_facts(event, plan_input, self._compactor.redact)
+        lost = await plan_in_thread(partial(lost_facts, event, plan_input, self._compactor.redact))
         return replace(event, summary=replace(event.summary, left_out=lost))
 
     async def _compact_by_rule(
         self, step: CompactSpan, plan_input: PlanInput, options: RequestOptions, reason: str = ""
     ) -> log.CompactionCompleted:
-        made = self._completed_event(step, plan_input)
-        self._check_loss(made, step, plan_input)
+        made = await self._completed_event(step, plan_input)
+        await self._check_loss(made, step, plan_input)
         event = await self._record(replace(made, reason=reason), options)
         if not event.success:
             raise CompactionFailedError(event.error or "it did not help")
         return event
 
-    def _check_loss(self, event: log.CompactionCompleted, step: CompactSpan, plan_input: PlanInput) -> None:
+    async def _check_loss(self, event: log.CompactionCompleted, step: CompactSpan, plan_input: PlanInput) -> None:
         """Raise if so little is compacted that its replacement has no room for what the user has laid down."""
         rule = self._policy.compaction
         if not event.success or rule is None or not rule.has_ledger:
@@ -323,7 +339,8 @@ class RequestedCompaction:
         tokens = plan_input.projection.tokens - plan_input.tokens_outside(step.span)
         if tokens >= MIN_COMPACTED_TOKENS:
             return
-        if lost := lost_facts(event, plan_input, self._compactor.redact, kinds=LAID_DOWN):
+        find_lost = partial(lost_facts, event, plan_input, self._compactor.redact, kinds=LAID_DOWN)
+        if lost := await plan_in_thread(find_lost):
             raise CompactionFailedError(f"{tokens:,} tokens are too few to compact: this would be lost: {lost[0]}")
 
     async def _record(self, event: log.CompactionCompleted, options: RequestOptions) -> log.CompactionCompleted:
@@ -337,7 +354,7 @@ class RequestedCompaction:
         """Record how full the context is after a compaction; without it, the next request records the same."""
         if event.success:
             with suppress(HoldfastError):
-                await self._log.append(await self._log.load_and_retry(lambda: self._builder.measure_usage(options)))
+                await self._log.append(await self._log.load_and_retry(partial(self._builder.measure_usage, options)))
 
     async def _compact_without_summary(
         self, step: CompactSpan, options: RequestOptions, basis: int
@@ -354,7 +371,8 @@ class RequestedCompaction:
             raise CompactionFailedError(CONTEXT_HAS_CHANGED)
         reason = f"a digest, because {problem}"
         by_rule = replace(step, by="digest")
-        return await self._compact_by_rule(by_rule, self._builder.plan_input(options), options, reason)
+        plan_input = await self._builder.current_plan_input(options)
+        return await self._compact_by_rule(by_rule, plan_input, options, reason)
 
 
 def resident_bytes() -> int:

@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import NoReturn, TypeAlias, TypeVar, get_args
 
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.json_values import copied_json
-from holdfast.core.conversation.messages import Thinking, user
+from holdfast.core.conversation.messages import Message, Thinking, user
 from holdfast.core.history import events as log
 from holdfast.core.history.scopes import DelegationRecord, delegation_records
 from holdfast.core.history.session_state import RequestExtras
@@ -35,6 +36,7 @@ from holdfast.errors import (
 from holdfast.models.base import Summarizer
 from holdfast.models.open import is_summarizer_name
 from holdfast.session.arguments import (
+    LIST_TYPES,
     as_json_messages,
     check_clock,
     check_count,
@@ -51,12 +53,15 @@ from holdfast.session.calibration import ServedModel
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine, with_notes_and_hashes
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
+from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, record_in_thread
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
 from holdfast.session.requested_compaction import JobOutcome
 from holdfast.session.subscription import EventCallback, EventSubscription, check_event_names
 from holdfast.session.sync import (
+    ClientCompaction,
+    SyncDiff,
     find_client_compaction,
     last_sent_fingerprints,
     message_fingerprint,
@@ -285,21 +290,31 @@ class Session(DelegatingConversation):
         summary as `compacted` if you know that it has; a summary that `record_side_call` recorded is recognized.
         """
         compacted = None if compacted is None else check_text("compacted", compacted)
-        messages = as_json_messages(messages, copies=not self.shares_messages)
-        message_format = self._check_format(format, messages)
-        natives, decoded = decode_messages(messages, message_format)
-        name = message_format.name
-        fingerprints = [message_fingerprint(native, name) for native in natives]
-        known, sent = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, name)
-        diff = sync_diff(fingerprints, known, sent, len(self.history))
-        first_new = diff.first_new
-        if found := find_client_compaction(self.history, diff, decoded, known, compacted):
-            first_new = found.first_new
-            await self._log.append(with_measured_effect(found.event, self._current_plan_input()))
+
+        def compare() -> tuple[str, list[Mapping[str, object]], list[Message], SyncDiff, ClientCompaction | None]:
+            given = as_json_messages(messages, copies=not self.shares_messages)
+            message_format = self._check_format(format, given)
+            natives, decoded = decode_messages(given, message_format)
+            name = message_format.name
+            fingerprints = [message_fingerprint(native, name) for native in natives]
+            known, sent = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, name)
+            diff = sync_diff(fingerprints, known, sent, len(self.history))
+            return name, natives, decoded, diff, find_client_compaction(self.history, diff, decoded, known, compacted)
+
+        is_long = isinstance(messages, LIST_TYPES) and len(messages) > MAX_INLINE_MESSAGES
+        name, natives, decoded, diff, found = await record_in_thread(compare) if is_long else compare()
+        first_new = found.first_new if found else diff.first_new
+        if found:
+            await self._log.append(await self._measured(partial(with_measured_effect, found.event)))
         elif diff.rewind_to is not None:
-            await self._log.append(self._with_effect(log.Rewound(to=diff.rewind_to)))
-        events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
-        events = with_notes_and_hashes(self.history, events, decoded[first_new:])
+            await self._log.append(await self._with_effect(log.Rewound(to=diff.rewind_to)))
+
+        def new_events() -> list[log.MessageAppended]:
+            events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
+            return with_notes_and_hashes(self.history, events, decoded[first_new:])
+
+        is_long = len(natives) - first_new > MAX_INLINE_MESSAGES
+        events = await record_in_thread(new_events) if is_long else new_events()
         return await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
 
     async def record_side_call(
@@ -434,13 +449,13 @@ class Session(DelegatingConversation):
         elif all(one in others for one in self.history.version.state_of(log.MAIN).compactions):
             # Another change came in between. If it removed what was compacted, nothing is left to restore.
             with suppress(MalformedInputError):
-                await self._log.append(with_measured_effect(undone, self._current_plan_input()))
+                await self._log.append(await self._measured(partial(with_measured_effect, undone)))
 
     @locked
     async def restore_messages(self, positions: Sequence[int]) -> None:
         """Restore chosen messages of the last compaction, whole, after its summary."""
         event = with_messages_restored(self.history.context(), positions)
-        await self._log.append(with_measured_effect(event, self._current_plan_input()))
+        await self._log.append(await self._measured(partial(with_measured_effect, event)))
 
     @retried
     async def compact_if_memory_above(self, limit_bytes: int) -> log.CompactionCompleted | None:
@@ -526,7 +541,7 @@ class Session(DelegatingConversation):
     async def receipts(self) -> list[ChangeReceipt]:
         """Return the receipt of every change of context, the oldest first, including failed compactions."""
         self._log.lock.check_open()
-        return _receipts_of(await self._log.stored.timed_events())
+        return await _receipts_of(self._log.stored)
 
     async def thinking_prefixes(self) -> dict[str, set[str]]:
         """Return by the signature of each thinking block in which requests it was said; `validate` checks with it.
@@ -545,7 +560,7 @@ class Session(DelegatingConversation):
     async def delegations(self) -> list[DelegationRecord]:
         """Return every delegation, the oldest first: its agent, its task, what it saw, and how it ended."""
         self._log.lock.check_open()
-        return delegation_records(await self._log.stored.timed_events())
+        return await record_in_thread(partial(delegation_records, await self._log.stored.timed_events()))
 
     @locked
     async def messages_at(self, start: int, stop: int | None = None) -> list[Mapping[str, object]]:
@@ -597,7 +612,7 @@ class Session(DelegatingConversation):
             extras=self._extras_with(system, tools),
         )
         calibration = await self._engine.calibrator.calibration(options.served_model)
-        plan_input = self._builder.plan_input(self._builder.with_last_budget(options), calibration)
+        plan_input = await self._builder.current_plan_input(self._builder.with_last_budget(options), calibration)
         author = self._compactor.next_summarizer(options.model, self.history.format)
         return context_report(plan_input, self.policy, author)
 
@@ -688,7 +703,7 @@ class RemoteSession:
 
     async def receipts(self) -> list[ChangeReceipt]:
         """Return the receipt of every change of context, as `Session.receipts` does."""
-        return _receipts_of(await self._stored.timed_events())
+        return await _receipts_of(self._stored)
 
     async def compact(self, *, focus: str = "") -> None:
         """Raise `RemoteCompactionError`: compact the session in the process that holds it."""
@@ -696,5 +711,7 @@ class RemoteSession:
         raise RemoteCompactionError(self.id)
 
 
-def _receipts_of(timed: Sequence[tuple[int, log.Event]]) -> list[ChangeReceipt]:
-    return change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))
+async def _receipts_of(stored: StoredLog) -> list[ChangeReceipt]:
+    timed = await stored.timed_events()
+    events, times = [event for _, event in timed], [time_ms for time_ms, _ in timed]
+    return await record_in_thread(partial(change_receipts, events, times))

@@ -1,7 +1,7 @@
 """The message formats, by name."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.errors import SettingsError
@@ -13,6 +13,7 @@ from holdfast.wire.openai_chat import OpenAIChat
 from holdfast.wire.pydantic_ai import PydanticAI, canonical_form, split_messages
 from holdfast.wire.responses import OpenAIResponses
 
+T = TypeVar("T")
 FORMATS: Mapping[str, MessageFormat] = {
     message_format.name: message_format
     for message_format in (
@@ -77,9 +78,11 @@ def without_response_fields(native: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: native[name] for name in ("role", "content") if name in native} if is_response else native
 
 
-def split_elements(message_format: MessageFormat, natives: list[object]) -> tuple[list[object], Sequence[int]]:
+def split_elements(message_format: MessageFormat, natives: list[T]) -> tuple[list[T], Sequence[int]]:
     """Return a list with one message in each element, and the original index of each; mostly the list itself."""
-    return split_messages(natives) if isinstance(message_format, PydanticAI) else (natives, range(len(natives)))
+    if isinstance(message_format, PydanticAI):
+        return cast("tuple[list[T], list[int]]", split_messages(natives))
+    return natives, range(len(natives))
 
 
 def canonical_message(name: str, native: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,6 @@ again. `view_of` returns the messages that the model will see. Both are pure: th
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 from holdfast.core.conversation.messages import Entry, Message, Opaque, Part, Thinking, ToolCall
 from holdfast.core.conversation.repair import is_valid_history, repair_entries, without_lost_reasoning
@@ -79,8 +78,8 @@ def _first_plan(plan_input: PlanInput, policy: Policy) -> Plan:
     """Return the plan of the first rule that proposes one: cheap rules come first, and only one changes the context."""
     emergency = policy.emergency if plan_input.situation.refusals else None
     for rule in (emergency, policy.offload, policy.compaction):
-        plan = rule.propose(plan_input) if rule else NO_STEPS
-        if not isinstance(cast("object", plan), Plan):
+        plan: object = rule.propose(plan_input) if rule else NO_STEPS
+        if not isinstance(plan, Plan):
             problem = f"propose of {type(rule).__name__} must return a Plan, not {plan!r:.60}"
             raise SettingsError("policy", problem)
         if plan is not NO_STEPS:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -44,6 +45,7 @@ from holdfast.models.retry import RetryLimits
 from holdfast.redaction import redact_text
 from holdfast.session.compaction.observers import CompactionObservers, ObserverRunner
 from holdfast.session.compaction.summarizer import SentRequest, SummaryJob, summarize, summary_job
+from holdfast.session.heavy_work import plan_in_thread
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.session.request import policy_hash
@@ -343,11 +345,12 @@ class Compactor:
         if run is None or done is None or rule is None or run.scope != situation.scope:
             return None
         step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
-        event = await self._log.load_and_retry(
-            lambda: compaction_completed_event(
-                step, rule, plan_input_of(self._log.history, self.policy, situation), done.summary
-            )
-        )
+
+        def completed() -> log.CompactionCompleted:
+            plan_input = plan_input_of(self._log.history, self.policy, situation)
+            return compaction_completed_event(step, rule, plan_input, done.summary)
+
+        event = await self._log.load_and_retry(partial(plan_in_thread, completed))
         event = await self.observers.add_checkpoint(event)
         await self.observers.record_completed(event)
         return event

@@ -10,7 +10,7 @@ import os
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
 from itertools import zip_longest
@@ -89,8 +89,8 @@ class _OneWrite:
         """Their entries for the search index."""
 
 
-_ALWAYS_POSSIBLE = (log.UsageMeasured, log.RequestPrepared)
-"""Events of every request, which no history refuses, so that they need no check."""
+_UNCHECKED = log.MessageAppended, log.UsageMeasured, log.RequestPrepared
+"""Events that need no check: the format of a message is known to be right, and no history refuses the others."""
 
 
 class SessionLock:
@@ -248,13 +248,11 @@ class SessionLog:
         self.is_loaded = True
         if not stored:
             return (), None if self.stored.length else page  # a session that was made here has its beginning
-        if (snapshot := decode_snapshot(stored.data)) is None:
+        is_long = len(stored.data) > MAX_INLINE_CHARS
+        read = partial(_read_snapshot, stored)
+        if (known := await record_in_thread(read) if is_long else read()) is None:
             return (), None
-        log_positions = unpack_positions(snapshot.log_positions)
-        if log_positions and log_positions[-1] >= stored.length:
-            return (), None  # it holds a message that the log does not have
-        self.history = History.from_snapshot(snapshot.state, format_named)
-        self._log_positions = log_positions
+        snapshot, self.history, self._log_positions = known
         self.last_request_ms, self.compaction_started_ms = snapshot.last_request_ms, snapshot.compaction_started_ms
         self.damage = list(snapshot.damage)
         self.stored.length = self._snapshot_length = stored.length
@@ -286,7 +284,7 @@ class SessionLog:
             self.stored.length = start
             count = await self._reload()
         else:
-            count = self._apply_all(news, start)
+            count = await self._apply_all(news, start)
         if was_loaded:
             self.publisher.publish([event for _, event in news])
             if count and (write := self._one_write).task is not None:
@@ -301,14 +299,17 @@ class SessionLog:
         news = await stored.read_new()
         self.reset()
         self.stored = stored
-        return self._apply_all(news, 0)
+        return await self._apply_all(news, 0)
 
-    def _apply_all(self, timed_events: Sequence[tuple[int, log.Event]], start: int) -> int:
-        for place, (time_ms, event) in enumerate(timed_events, start):
-            try:
-                self._apply([event], time_ms, place)
-            except MalformedInputError as error:
-                self.damage.append(str(error))
+    async def _apply_all(self, timed_events: Sequence[tuple[int, log.Event]], start: int) -> int:
+        def apply() -> None:
+            for place, (time_ms, event) in enumerate(timed_events, start):
+                try:
+                    self._apply([event], time_ms, place)
+                except MalformedInputError as error:
+                    self.damage.append(str(error))
+
+        await record_in_thread(apply) if len(timed_events) > MAX_INLINE_MESSAGES else apply()
         self.damage += self.stored.damage
         self.stored.damage = []
         self.events_read += len(timed_events)
@@ -325,9 +326,14 @@ class SessionLog:
                 max(0, start - LOAD_BEFORE_MESSAGES), min(start + self._load_count, len(self._log_positions))
             )
         places = {self._log_positions[position]: position for position in positions}
-        for place, event in await self.stored.events_at(list(places)):
-            if isinstance(event, log.MessageAppended):
-                self.history.load_message(places[place], event)
+        events = await self.stored.events_at(list(places))
+
+        def load() -> None:
+            for place, event in events:
+                if isinstance(event, log.MessageAppended):
+                    self.history.load_message(places[place], event)
+
+        await record_in_thread(load) if len(events) > MAX_INLINE_MESSAGES else load()
 
     async def message_records(self, positions: Sequence[int]) -> list[tuple[int, StoredRecord]]:
         """Return the records of messages, with their positions, without caching them."""
@@ -341,11 +347,11 @@ class SessionLog:
             if digest := self.stored.missing_blobs.get(self._log_positions[position]):
                 raise MissingBlobError(digest)
 
-    async def load_and_retry(self, decide: Callable[[], T]) -> T:
-        """Return the result of a pure function, called again after each load of messages that it needs."""
+    async def load_and_retry(self, decide: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a function that changes nothing, called again after each load of messages it needs."""
         while True:
             try:
-                return decide()
+                return await decide()
             except NotInMemoryError as missing:
                 await self.load_messages(missing.positions)
 
@@ -355,8 +361,6 @@ class SessionLog:
         time_ms: int,
         place: int,
         messages: Sequence[Message] = (),
-        *,
-        evicts: bool = False,
     ) -> None:
         """Apply events that the log has at a place; `messages` are the decoded messages of the events, if known."""
         for number, (event, message) in enumerate(zip_longest(events, messages), place):
@@ -371,8 +375,6 @@ class SessionLog:
                 self.compaction_started_ms = time_ms
             elif isinstance(event, log.CompactionCompleted):
                 self._has_compacted = True
-        if evicts and self.history.entries.cached_count > self._cache_limit:
-            self._evict()
 
     # Writing.
 
@@ -522,9 +524,8 @@ class SessionLog:
             records = await record_in_thread(lambda: [*map(encode_event, events)])
         else:
             records = [*map(encode_event, events)]
-        for event in events if must_be_current else ():
-            if not isinstance(event, _ALWAYS_POSSIBLE):
-                self.history.check(event)
+        if must_be_current:
+            self._check(events)
         write, time_ms = self._one_write, self.clock()
         first_place, published = self.stored.length, [*write.events, *events]
         place = first_place + len(write.records)
@@ -549,12 +550,19 @@ class SessionLog:
             self._confirm(place, published)
         del write.events[:], write.records[:], write.entries[:]
         try:
-            apply = partial(self._apply, events, time_ms, place, messages, evicts=True)
+            apply = partial(self._apply, events, time_ms, place, messages)
             await record_in_thread(apply) if len(events) > MAX_INLINE_MESSAGES else apply()
+            if self.history.entries.cached_count > self._cache_limit:
+                await self._evict()
         finally:  # if this is cancelled, the events are applied nevertheless
             if self.publisher.callbacks or self.publisher.subscriptions:
                 self.publisher.publish(published)
         return True
+
+    def _check(self, events: Sequence[log.Event]) -> None:
+        for event in events:
+            if not isinstance(event, _UNCHECKED):
+                self.history.check(event)
 
     def deferring_messages(self) -> AbstractAsyncContextManager[None]:
         """Write the messages that this task appends inside together with what it appends after them.
@@ -635,13 +643,18 @@ class SessionLog:
         """Whether this task has to leave `deferring_messages`, and to do all of it again."""
         return self._one_write.failure is not None and self._one_write.task is asyncio.current_task()
 
-    def _evict(self) -> None:
+    async def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
-        with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
-            for position in self.history.evict(MAX_EXTRA_CACHED // 2):
-                self.message_hashes.pop(position, None)
-                self.prefix_hashes.pop((position, True), None)
-                self.prefix_hashes.pop((position, False), None)
+
+        def evict() -> None:
+            with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
+                for position in self.history.evict(MAX_EXTRA_CACHED // 2):
+                    self.message_hashes.pop(position, None)
+                    self.prefix_hashes.pop((position, True), None)
+                    self.prefix_hashes.pop((position, False), None)
+
+        are_many = self.history.entries.cached_count > self._cache_limit + MAX_INLINE_MESSAGES
+        await record_in_thread(evict) if are_many else evict()
         self._cache_limit = self.history.entries.cached_count + MAX_EXTRA_CACHED
 
     async def copy_to(self, other: "SessionLog", at: int | None = None) -> None:
@@ -652,13 +665,18 @@ class SessionLog:
         stop = len(self.history) if at is None else at
         if not 0 <= stop <= len(self.history):
             raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
-        past, history = _events_before(await self.stored.events(), stop)
-        words = index_entries((entry.position or 0, entry.message) for entry in history.entries)
+        events = await self.stored.events()
+
+        def copied() -> tuple[list[log.Event], History, list[IndexEntry]]:
+            past, history = _events_before(events, stop)
+            return past, history, index_entries((entry.position or 0, entry.message) for entry in history.entries)
+
+        past, history, words = await record_in_thread(copied)
         ended = abandoned_delegation_events(
             history.session_state.running_delegates, "the session was forked before its answer"
         )
         if not await other._try_append(  # noqa: SLF001 - one log to another
-            [*past, log.Forked(parent=self.session, at=stop), *ended], index=words
+            [*past, log.Forked(parent=self.session, at=stop), *ended], index=words, are_long=True
         ):
             raise ConcurrentWriteError(other.session)
         await other._record_retention()  # noqa: SLF001 - one log to another
@@ -692,6 +710,16 @@ class SessionLog:
         except StoreError:
             return
         self._snapshot_length, self._has_compacted = self.stored.length, False
+
+
+def _read_snapshot(stored: Snapshot) -> tuple[SessionSnapshot, History, "array[int]"] | None:
+    """Return a snapshot with its history and the places of its messages; None if it cannot be used."""
+    if (snapshot := decode_snapshot(stored.data)) is None:
+        return None
+    log_positions = unpack_positions(snapshot.log_positions)
+    if log_positions and log_positions[-1] >= stored.length:
+        return None  # it holds a message that the log does not have
+    return snapshot, History.from_snapshot(snapshot.state, format_named), log_positions
 
 
 class _DeferringMessages:

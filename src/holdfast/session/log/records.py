@@ -3,8 +3,11 @@
 A large message is stored as a blob, once, however often it is repeated. A notice replaces a message whose blob is lost.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from types import NoneType
 from typing import cast
 
@@ -13,7 +16,7 @@ from holdfast.core.conversation.messages import user
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import RECORD_SCHEMA, from_record, to_record
 from holdfast.errors import MalformedInputError, MissingBlobError, StoreUnavailableError
-from holdfast.session.heavy_work import record_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, record_in_thread
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, StoredRecord
 from holdfast.stores.encoding import decode_json
 from holdfast.wire.formats import FORMATS, format_named
@@ -57,7 +60,8 @@ async def inline_blob(store: Store, record: JsonRecord) -> JsonRecord:
         return record
     content = await store.get_blob(digest)
     try:
-        native = decode_json(content)
+        is_long = len(content) > MAX_INLINE_CHARS
+        native = await record_in_thread(partial(decode_json, content)) if is_long else decode_json(content)
     except ValueError as error:
         raise MalformedInputError("blob", f"{digest} is not JSON: {error}") from error
     values = cast("dict[str, object]", record["data"])
@@ -165,15 +169,25 @@ class StoredLog:
             count = RECORDS_PER_PAGE if limit is None else min(RECORDS_PER_PAGE, limit - len(found))
             if page is None:
                 page = await self.store.read(self.session, start=self.length + len(found), limit=count)
-            found += [(stored.time_ms, await self.decode(stored)) for stored in page]
+            found += await self._decode(page, attrgetter("time_ms"))
             if len(page) < count:
                 break
             page = None
         # Update the progress last: a cancelled read has then read nothing, and the next one reads everything again.
-        schemas = [event.schema for _, event in found if isinstance(event, log.UnknownEvent)]
-        self.newest_schema = max([self.newest_schema, *schemas])
         self.length += len(found)
         return found
+
+    async def _decode(
+        self, page: Sequence[StoredRecord], number: Callable[[StoredRecord], int]
+    ) -> list[tuple[int, log.Event]]:
+        """Return events with a number of each record, in slices, so that the event loop goes on between them."""
+        events = list[tuple[int, log.Event]]()
+        for start in range(0, len(page), MAX_INLINE_MESSAGES):
+            if start:
+                await asyncio.sleep(0)
+            part = page[start : start + MAX_INLINE_MESSAGES]
+            events += [(number(stored), await self.decode(stored)) for stored in part]
+        return events
 
     async def decode(self, stored: StoredRecord) -> log.Event:
         """Return the event of a record; an unreadable record becomes an unknown event and is reported as damage.
@@ -181,7 +195,7 @@ class StoredLog:
         A notice replaces a message whose content is lost, so that all other messages keep their positions.
         """
         try:
-            return from_record(await inline_blob(self.store, stored.record))
+            event = from_record(await inline_blob(self.store, stored.record))
         except (MalformedInputError, MissingBlobError) as error:
             problem = f"record {stored.position}: {error}"
             if stored.position not in self.missing_blobs and problem not in self.damage:
@@ -189,7 +203,10 @@ class StoredLog:
             if digest := blob_digest(stored.record):
                 self.missing_blobs[stored.position] = digest
             is_message = digest is not None and is_message_record(stored.record)
-            return from_record(lost_message_record(stored.record)) if is_message else _damaged_event(stored.record)
+            event = from_record(lost_message_record(stored.record)) if is_message else _damaged_event(stored.record)
+        if isinstance(event, log.UnknownEvent):
+            self.newest_schema = max(self.newest_schema, event.schema)
+        return event
 
     async def events(self) -> list[log.Event]:
         """Return all events from the beginning."""
@@ -201,8 +218,7 @@ class StoredLog:
 
     async def events_at(self, positions: Sequence[int]) -> list[tuple[int, log.Event]]:
         """Return the events at some places in the log, with those places."""
-        found = await self.store.read_at(self.session, positions)
-        return [(stored.position, await self.decode(stored)) for stored in found]
+        return await self._decode(await self.store.read_at(self.session, positions), attrgetter("position"))
 
 
 _TEXT_OR_NONE, _INTEGER_OR_NONE = frozenset({str, NoneType}), frozenset({int, NoneType})

@@ -10,6 +10,7 @@ A database keeps the bytes of replaced rows for a while, so the store is purged 
 found: a scrub that was interrupted, or that says what remains, is completed by running it again.
 """
 
+import asyncio
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -86,15 +87,10 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
     count = sum(copy.count for copy in copies)
     changed: list[int] = []
     if count:
-        _scrub_bodies(copies, secret)
-        changed = [position for position, copy in enumerate(copies) if copy.is_changed]
-        history, positions = _replayed(copies)
-        messages = {positions[at]: history.entries[positions[at]].message for at in changed if at in positions}
-        index = [IndexEntry(position, index_text_of(message)) for position, message in messages.items()]
+        changed, index = await asyncio.to_thread(_scrub_whole, copies, secret)
         blobs: list[str] = []
         records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
-        still_used = {blob_digest(copy.stored) for copy in copies if not copy.is_changed} | set(blobs)
-        dropped = {digest for at in changed if (digest := blob_digest(copies[at].stored))} - still_used
+        dropped = await asyncio.to_thread(_dropped_blobs, copies, blobs)
         await store.rewrite(
             session,
             records,
@@ -103,7 +99,7 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
             time_ms=time_ms,
             index=index,
             blobs=blobs,
-            dropped=sorted(dropped),
+            dropped=dropped,
         )
     info = await session_info(store, session)
     if info is not None and secret in info.name:
@@ -112,6 +108,21 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
     others = [info.id async for info in iter_sessions(store) if info.id != session]
     elsewhere = [one for one in others if any(copy.count for copy in await _scrubbed_copies(store, one, secret))]
     return ScrubResult(count, tuple(changed), tuple(elsewhere), await store.purge())
+
+
+def _dropped_blobs(copies: Sequence[_RecordCopy], new: Sequence[str]) -> list[str]:
+    """Return the blobs that only records with the secret refer to."""
+    replaced, kept = ({blob_digest(copy.stored) for copy in copies if copy.is_changed is one} for one in (True, False))
+    return sorted(digest for digest in replaced - kept if digest and digest not in new)
+
+
+def _scrub_whole(copies: Sequence[_RecordCopy], secret: str) -> tuple[list[int], list[IndexEntry]]:
+    """Scrub what depends on several records; return the records to write again, and what to index again."""
+    _scrub_bodies(copies, secret)
+    changed = [position for position, copy in enumerate(copies) if copy.is_changed]
+    history, positions = _replayed(copies)
+    messages = {positions[at]: history.entries[positions[at]].message for at in changed if at in positions}
+    return changed, [IndexEntry(position, index_text_of(message)) for position, message in messages.items()]
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
@@ -212,14 +223,25 @@ def _decimal_digits(number: float | Decimal) -> str:
 async def _scrubbed_copies(store: Store, session: str, secret: str) -> list[_RecordCopy]:
     copies: list[_RecordCopy] = []
     while page := await store.read(session, start=len(copies), limit=RECORDS_PER_PAGE):
-        for stored in page:
-            try:
-                whole = await inline_blob(store, stored.record)
-            except (MissingBlobError, MalformedInputError):
-                whole = lost_message_record(stored.record)  # lost content holds no secret
-            data, count = replace_secret(whole.get("data"), secret)
-            copies.append(_RecordCopy(stored.record, whole, {**whole, "data": data} if count else whole, count))
+        whole = [await _whole_record(store, stored.record) for stored in page]
+        copies += await asyncio.to_thread(_scrubbed_page, [stored.record for stored in page], whole, secret)
     return copies
+
+
+async def _whole_record(store: Store, record: JsonRecord) -> JsonRecord:
+    try:
+        return await inline_blob(store, record)
+    except (MissingBlobError, MalformedInputError):
+        return lost_message_record(record)  # lost content holds no secret
+
+
+def _scrubbed_page(stored: Sequence[JsonRecord], whole: Sequence[JsonRecord], secret: str) -> list[_RecordCopy]:
+    return [_scrubbed_copy(record, full, secret) for record, full in zip(stored, whole, strict=True)]
+
+
+def _scrubbed_copy(stored: JsonRecord, whole: JsonRecord, secret: str) -> _RecordCopy:
+    data, count = replace_secret(whole.get("data"), secret)
+    return _RecordCopy(stored, whole, {**whole, "data": data} if count else whole, count)
 
 
 def _scrub_bodies(copies: Sequence[_RecordCopy], secret: str) -> None:

@@ -5,7 +5,8 @@ a file and wrote nothing. Two references name both readings. One reference names
 for. A path means the two newest readings of that file.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 
@@ -34,6 +35,7 @@ from holdfast.core.recall.ranking import MAX_RANKED, relevant_names
 from holdfast.core.recall.references import MessageReference, line_count
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import MalformedInputError, NotInMemoryError, UnknownReferenceError
+from holdfast.session.heavy_work import plan_in_thread
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.recall.search import (
     MAX_READ_MESSAGES,
@@ -69,9 +71,14 @@ async def answer_recall(
     counter, allowance = counter_for(model), query.max_tokens
     # A plan in a thread may extend the ledger while this answer is written, so only the lock's holder reads it.
     async with session_log.lock:
-        ledger = _compacted_ledger(session_log, context)
-        role_factors = ledger.role_factors() if ledger else {}
-        names = ledger.names.ranked(MAX_RANKED) if ledger and query.questions else []
+
+        def read_ledger() -> tuple[Mapping[str, float], Sequence[RankedName]]:
+            ledger = _compacted_ledger(session_log, context)
+            if ledger is None:
+                return {}, []
+            return ledger.role_factors(), ledger.names.ranked(MAX_RANKED) if query.questions else []
+
+        role_factors, names = await plan_in_thread(read_ledger)
     while True:
         reader = MessageReader(session_log, context)
         finder = MessageFinder(reader, in_view, role_factors)
@@ -189,7 +196,7 @@ class _RecallAnswerer:
             rest[: max(MIN_TOOL_LOOKUPS, query.max_tokens // MIN_TOKENS_PER_MESSAGE // 2)]
         )
         listed = await self._with_neighbors([*first, *rest[len(first) :]])
-        done = pack_search(listed, query, packer)
+        done = await asyncio.to_thread(pack_search, listed, query, packer)
         packed = {one.position for one in listed[:done]}
         packed_count = sum(1 for _ in takewhile(lambda one: one.position in packed, rest))
         more = _next_query(hits, query.shortened(), packed_count)

@@ -9,6 +9,7 @@ role, a tool, a file, a time. Queries that the index cannot answer (a part of a 
 message, up to a limit; the answer then says how to continue.
 """
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
@@ -199,8 +200,14 @@ class MessageFinder:
         best = dict.fromkeys(position for one in rankings for position in self._best_positions(one, span, share))
         by_tool = bool(query.tool or query.file)
         found = await self._reader.read(list(best), with_tools=by_tool)
-        read = {one.position: one for one in found if _matches_filters(one, query)}
-        scores = [self._scores(one, read, uses_spread=by_tool, least_share=query.least_share) for one in rankings]
+
+        def score() -> tuple[dict[int, FoundMessage], list[dict[int, float]]]:
+            read = {one.position: one for one in found if _matches_filters(one, query)}
+            return read, [
+                self._scores(one, read, uses_spread=by_tool, least_share=query.least_share) for one in rankings
+            ]
+
+        read, scores = await asyncio.to_thread(score)  # the messages may be long
         orders = list(map(rank_positions, scores))
         order = rank_positions(fuse_rankings(orders))
         hits = {position for one in rankings for position in one.scores}
