@@ -245,12 +245,47 @@ async def test_inkeep_without_a_summarizer_sends_at_most_eight_thousand_tokens_o
 @pytest.mark.seed("B-12")
 def test_inkeep_falls_back_to_its_limits_when_the_summarizer_fails() -> None:
     history = recorded([*chatted(40), user_message("now")])
+    window = history.projection(COUNTER).tokens * 2
     history.append(log.CompactionCompleted(success=False, error="timeout"))
 
-    view = decide(history, INKEEP, situation()).view
+    view = decide(history, INKEEP, situation(window)).view
 
     assert len(view.entries) == 51
     assert "there is no summary" in view.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "share", "filled_by", "is_limited"),
+    [
+        (0, 0.49, "all", False),
+        (0, 0.51, "all", True),
+        (30, 0.51, "messages before the run", True),
+        (60, 0.74, "all", False),
+        (60, 0.76, "all", True),
+    ],
+)
+@pytest.mark.seed("B-4", "B-5", "B-12")
+def test_inkeep_applies_its_limits_after_a_failure_only_while_a_summary_is_due(
+    steps: int,
+    share: float,
+    filled_by: str,
+    is_limited: bool,  # noqa: FBT001
+) -> None:
+    before = [*chatted(60, " and so on" * 20), user_message("now")]
+    run = [
+        message
+        for number in range(steps)
+        for message in (tool_call_message(f"c{number}"), tool_result_message(f"c{number}", "seen " * 40))
+    ]
+    filling = [*before, *run] if filled_by == "all" else before
+    window = int(recorded(filling).projection(COUNTER).tokens / share)
+    history = recorded([*before, *run])
+    history.append(log.CompactionCompleted(success=False, error="timeout"))
+
+    view = decide(history, INKEEP, situation(window)).view
+
+    assert (view.entries[0].position is None) is is_limited
+    assert is_limited or len(view.entries) == len(before) + len(run)
 
 
 @pytest.mark.seed("B-6", "B-17")

@@ -255,7 +255,7 @@ def _without_calls(parts: Sequence[Part], call_ids: Container[str]) -> tuple[Par
 
 
 def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
-    """Shrink the view after a provider's refusal; apply fixed limits without a summarizer or after it failed."""
+    """Shrink the view after a provider's refusal; apply fixed limits where a summary cannot be had."""
     situation = plan_input.situation
     if policy.emergency is not None and situation.refusals >= policy.emergency.first:
         entries = policy.emergency.shrink(view.entries, plan_input.history.session_state.pins)
@@ -264,7 +264,8 @@ def _limit(view: View, plan_input: PlanInput, policy: Policy) -> View:
     if limits is None:
         return view
     context = plan_input.projection.context
-    if situation.has_summarizer and not plan_input.history.session_state.compaction_failures:
+    is_due = policy.compaction is None or policy.compaction.is_due(plan_input)
+    if situation.has_summarizer and not (is_due and plan_input.history.session_state.compaction_failures):
         start = context.newest_start(limits.max_retrieved)
         entries = limits.keep_retrieved(view.entries, start, situation.pins)
         reason = f"only the newest {limits.max_retrieved:,} messages are sent"

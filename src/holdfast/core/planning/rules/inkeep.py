@@ -80,6 +80,14 @@ class InkeepCompaction(CompactionRule):
         reason = f"{tokens:,} tokens are {part:.0%} of the limit of {limit:,} or more"
         return Plan(now=(step,), reasons=(reason,)) if step else NO_STEPS
 
+    def is_due(self, plan_input: PlanInput) -> bool:
+        """Return whether the conversation was due at its newest prompt, or the run since then is due."""
+        projection, limit = plan_input.projection, plan_input.situation.limit
+        prompt = projection.newest_prompt
+        since_prompt = projection.tokens - projection.cumulative_tokens[prompt + 1] if prompt is not None else 0
+        at_prompt = plan_input.tokens - since_prompt
+        return at_prompt >= self.fraction * limit or plan_input.tokens >= mid_run_fraction(plan_input.window) * limit
+
     def threshold(self, plan_input: PlanInput) -> Threshold:
         """Return how near the next compaction is."""
         return Threshold(plan_input.tokens, int(self.fraction * plan_input.situation.limit), "tokens")

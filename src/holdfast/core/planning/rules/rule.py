@@ -14,6 +14,7 @@ from holdfast.core.history.events import Event, Summary
 from holdfast.core.planning.situation import Situation
 from holdfast.core.planning.steps import (
     MAX_SUMMARY_TOKENS,
+    NO_STEPS,
     CompactionForecast,
     CompactSpan,
     Plan,
@@ -80,6 +81,10 @@ class CompactionRule:
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the steps for now and for later, and why."""
         raise NotImplementedError
+
+    def is_due(self, plan_input: PlanInput) -> bool:
+        """Return whether a compaction is due; if it failed, a policy's fixed limits apply as long as it is."""
+        return self.propose(plan_input) is not NO_STEPS
 
     def request_limit(self, window: int) -> int | None:
         """Return the largest request of the original system for a window; None if only the model limits it."""
