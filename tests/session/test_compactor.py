@@ -148,6 +148,29 @@ async def test_copilot_waits_where_its_buffer_is_exhausted_and_what_is_said_mean
     assert (await compactions(session))[0].success
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "<checkpoint_title>Parser</checkpoint_title>",
+        "<summary>\n<CHECKPOINT_TITLE>Parser</checkpoint_title>\n</summary>",
+    ],
+)
+@pytest.mark.seed("C-58")
+async def test_an_answer_without_a_word_beside_its_title_is_a_failed_compaction(answer: str) -> None:
+    session = await open_session(policy="copilot", summarizer=ScriptedModel(repeat(answer)))
+    await record_turns(session, 10)
+    before = await session.prepare(100_000)
+
+    with pytest.raises(CompactionFailedError, match="the summary is empty"):
+        await session.compact()
+
+    assert await kinds(session) == ["compaction_start", "compaction_complete"]
+    (compaction,) = await compactions(session)
+    assert (compaction.success, compaction.replacement) == (False, ())
+    assert (await session.prepare(100_000)).messages == before.messages
+
+
 @pytest.mark.seed("C-60")
 @pytest.mark.parametrize(
     "failure", ["empty", "garbage", "truncated", "inflated", "refusing", "overflow", "unreachable"]

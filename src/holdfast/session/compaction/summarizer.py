@@ -32,7 +32,7 @@ from holdfast.core.planning.summary.chunks import (
     split_into_chunks,
 )
 from holdfast.core.planning.summary.must_keep import MustKeep, must_keep_lines, must_keep_of, must_keep_redacted
-from holdfast.core.planning.summary.prompt import SummaryMaterial
+from holdfast.core.planning.summary.prompt import TITLE_ELEMENT, SummaryMaterial
 from holdfast.core.planning.summary.sanitize import sanitize_summary
 from holdfast.counters.models import dollars_of, find_model
 from holdfast.dataclass import dataclass
@@ -266,11 +266,11 @@ def _summarizer_window(summarizer: Summarizer, sent: SentRequest | None) -> int:
 
 
 async def _ask_model(job: SummaryJob, summarizer: Summarizer, prompt: SummaryPrompt, limits: RetryLimits) -> ModelReply:
-    """Return a redacted reply; raises if it is empty or far too long."""
+    """Return a redacted reply; raises if it holds no more than a title or is far too long."""
     answer = await with_retries(summarizer, prompt, timeout_seconds=limits.timeout_seconds, attempts=limits.attempts)
     if len(answer.text) > MAX_SUMMARY_CHARS_PER_TOKEN * prompt.max_output_tokens:
         raise CompactionFailedError("the summary is far longer than was asked for")
-    if not sanitize_summary(answer.text, range(job.step.span.stop)):
+    if not sanitize_summary(TITLE_ELEMENT.sub("", answer.text), range(job.step.span.stop)):
         raise CompactionFailedError("the summary is empty")
     return replace(answer, text=job.redact(replace_surrogates(answer.text)))
 
