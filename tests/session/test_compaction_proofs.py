@@ -157,6 +157,30 @@ async def test_telemetry_sees_every_compaction() -> None:
     provider.shutdown()
 
 
+@pytest.mark.seed("C-49")
+async def test_telemetry_counts_the_messages_of_the_context_that_is_compacted() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    how = CompactionOptions(automatic=ScriptedModel(repeat(SUMMARY)), telemetry=Telemetry(tracer_provider=provider))
+    session = await open_session(policy="copilot", compaction=how)
+    contexts: list[int] = []
+    async with session.delegate("helper") as helper:
+        await helper.record([user_message("count to three"), assistant_message("one, two, three")])
+    for number in (0, 6):
+        await record_turns(session, 6, number)
+        await session.prepare(100_000)
+        contexts.append(len(await session.visible_messages()))
+        await session.compact()
+        contexts.append(len(await session.visible_messages()))
+    await session.close()
+
+    assert flush_spans(5)
+    names = ("compaction.messages_before", "compaction.messages_after")
+    told = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
+    assert [one[name] for one in told for name in names if name in one] == contexts
+    provider.shutdown()
+
+
 async def test_a_writer_that_was_named_is_made_once_and_closed_with_the_session() -> None:
     try:
         await fetch_file()

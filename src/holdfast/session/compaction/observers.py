@@ -103,12 +103,12 @@ class ObserverRunner:
         is_observed = bool(self.observers.hooks.post_compact) or observers != (None, None)
         await self._log.append(event, with_next=with_next and not is_observed)
         self.start_memory_update()
-        after = len(self._log.history.entries)
+        after = await self._count_messages(event.scope) if self.observers.telemetry.has_tracer else 0
         self.observers.telemetry.compaction_completed(
             self._log.session,
             event,
-            conversation_messages_before=after,
-            conversation_messages_after=max(0, after - event.messages_removed),
+            conversation_messages_before=after + event.messages_removed,
+            conversation_messages_after=after,
             error_type=None if event.success else "cancelled" if event.is_cancelled else "failed",
         )
         call = HookCall(
@@ -125,6 +125,10 @@ class ObserverRunner:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         await self.update_checkpoints()
+
+    async def _count_messages(self, scope: str) -> int:
+        """Return the number of messages in the context of a scope."""
+        return await self._log.load_and_retry(lambda: len(self._log.history.context(scope).visible_entries()))
 
     async def update_checkpoints(self) -> None:
         """Mark which checkpoints belong to compactions that are in force."""

@@ -146,6 +146,11 @@ class Telemetry:
         is_known = self._providers != (None, None) or sys.modules.get("opentelemetry") is not None
         return is_known or any(name in os.environ for name in PROVIDER_VARIABLES)
 
+    @property
+    def has_tracer(self) -> bool:
+        """Whether spans are reported."""
+        return self._tracer is not None
+
     def load(self) -> None:
         """Load OpenTelemetry once, if there may be a provider; its proxies find one that is set up later."""
         if not self.must_load:
