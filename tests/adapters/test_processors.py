@@ -10,6 +10,7 @@ import pytest
 from pydantic_ai import Agent, AgentRunResultEvent, RunContext
 from pydantic_ai.capabilities import ProcessHistory
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelRequest,
     ModelResponse,
@@ -141,6 +142,23 @@ def test_an_object_is_as_long_as_its_json_and_not_as_what_python_prints() -> Non
     assert contents(truncate_tool_returns(history))[2] == written[:2_000] + (
         f"\n[…truncated, {len(written)} chars total]"
     )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"data": b"\xff\xfe" * 2_000},
+        {"deep": [{"data": b"\xff" * 3_000}, b"plain"]},
+        {"image": BinaryContent(b"\xff" * 3_000, media_type="image/png"), "name": "a"},
+    ],
+)
+@pytest.mark.seed("A-12", "A-48")
+def test_bytes_in_an_object_are_measured_and_clipped_as_pydantic_ai_sends_them(content: dict[str, Any]) -> None:
+    history = [asked("go"), called("a"), returned("a", content), answered("done"), asked("and?")]
+    sent = json.dumps(json.loads(ToolReturnPart("look", content, "a").model_response_str()))
+
+    assert contents(truncate_tool_returns(history))[2] == sent[:2_000] + f"\n[…truncated, {len(sent)} chars total]"
+    assert truncate_tool_returns(history, tool_output_trim_chars=len(sent)) == history
 
 
 @pytest.mark.seed("A-15")

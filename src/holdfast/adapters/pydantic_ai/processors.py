@@ -129,7 +129,8 @@ def _trim_part(part: ModelRequestPart, max_chars: int) -> ModelRequestPart:
         return part
     content: Any = part.content
     if isinstance(content, dict):
-        content = pydantic_core.to_jsonable_python(content, fallback=repr)
+        # pydantic-ai sends bytes as base64 too.
+        content = pydantic_core.to_jsonable_python(content, bytes_mode="base64", fallback=repr)
     elif not isinstance(content, str):
         return part
     head = head_of(content, max_chars)
