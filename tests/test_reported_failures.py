@@ -135,6 +135,7 @@ async def test_a_conversation_that_is_too_long_for_the_summarizer_can_still_be_c
     assert all(any(f"question {n}: alpha" in ask.text for ask in model.prompts) for n in range(done.span.stop // 2))
 
 
+@pytest.mark.seed("C-57")
 async def test_compacting_twice_in_a_row_is_no_error_and_loses_nothing(tmp_path: Path) -> None:
     chat, screen = await recording_screen.open_chat(
         tmp_path, flags={"summarization_model": "none", "max_context_tokens": "4000"}

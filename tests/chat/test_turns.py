@@ -68,10 +68,13 @@ async def test_a_conversation_begins_with_nothing_and_each_turn_is_given_what_th
 
     await chat.take_turn("one")
     await chat.take_turn("two")
+    await chat.open_conversation()
+    assert await chat.session.messages() == []
+    await chat.take_turn("three")
     await chat.close()
 
     assert [[message["content"] for message in talk(messages)] for messages in served.asked] == [
-        ["one"], ["one", "you said: one", "two"],
+        ["one"], ["one", "you said: one", "two"], ["three"],
     ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.dispatch import submit_line
 from holdfast.apps.chat.events import ChatNotice, ConversationCompacted, TurnEnded
 from holdfast.apps.settings.sources import load_settings
+from holdfast.core.history.events import CompactionStarted
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import (
     ResponsePiece,
@@ -182,6 +183,20 @@ async def test_a_focus_that_ended_in_a_digest_says_why(tmp_path: Path, served: S
     await chat.close()
 
     assert ", by rule\nthis is a digest, because " in said
+
+
+@pytest.mark.seed("C-4")
+async def test_the_focus_of_a_compaction_reaches_the_summarizer(tmp_path: Path, served: Served) -> None:
+    chat = await chat_with(tmp_path, served, RecordingScreen(), budget="6000")
+    for number in range(12):
+        await chat.take_turn(f"question {number}? " + "Why is that so? " * 30)
+
+    await reply_to(chat, RecordingScreen(), "/compact the tides")
+    started = [event for event in await chat.session.events() if isinstance(event, CompactionStarted)]
+    await chat.close()
+
+    assert [event.custom_instructions for event in started if event.trigger == "manual"] == ["the tides"]
+    assert any("\nthe tides\n" in prompt for prompt in served.prompts)
 
 
 @pytest.mark.seed("A-1", "A-2")

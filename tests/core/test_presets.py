@@ -1,5 +1,6 @@
 """Each preset does what its system does, to the letter, request by request."""
 
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -15,6 +16,7 @@ from holdfast.core.planning.changes import compaction_completed_event
 from holdfast.core.planning.plan import plan_input_of, usage_measured_event
 from holdfast.core.planning.policy import PRESETS, Policy
 from holdfast.core.planning.rules.copilot import CompactedHistory, user_reminder
+from holdfast.core.planning.rules.inkeep import FixedLimits
 from holdfast.core.planning.situation import Budget, Situation
 from holdfast.core.planning.steps import AwaitSummary, CompactSpan, OffloadOutputs, ReduceTurnsToText
 from holdfast.testing.chat import (
@@ -288,8 +290,8 @@ def test_inkeep_applies_its_limits_after_a_failure_only_while_a_summary_is_due(
     assert is_limited or len(view.entries) == len(before) + len(run)
 
 
-@pytest.mark.seed("B-6", "B-17")
-def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() -> None:
+def delegated_amid_noise() -> History:
+    """Return a history whose last fifty messages are mostly those of another delegate than `d1`."""
     history = recorded([user_message("task"), *chatted(3)])
     for scope in ("d1", "d2"):
         history.append(log.DelegationStarted(scope=scope, agent=scope))
@@ -302,12 +304,25 @@ def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() 
     for scope, native, times in spoken:
         for _ in range(times):
             history.append(log.MessageAppended(format="openai-chat", native=native, scope=scope))
-    how = situation(scope="d1", has_summarizer=False)
+    return history
 
-    view = decide(history, INKEEP, how).view
+
+@pytest.mark.seed("B-6", "B-17")
+def test_inkeep_retrieves_its_newest_messages_before_it_asks_who_may_see_them() -> None:
+    view = decide(delegated_amid_noise(), INKEEP, situation(scope="d1", has_summarizer=False)).view
 
     assert [entry.position for entry in view.entries] == [None, 8, 57]
     assert view.entries[0].message.text == "[Previous conversation history truncated - 8 earlier messages]"
+
+
+@pytest.mark.seed("B-3", "B-17")
+def test_inkeep_with_a_summarizer_retrieves_its_newest_messages_first_too() -> None:
+    policy = replace(INKEEP, limits=FixedLimits(max_retrieved=50))
+
+    view = decide(delegated_amid_noise(), policy, situation(scope="d1")).view
+
+    assert [entry.position for entry in view.entries if entry.position is not None] == [8, 57]
+    assert view.reasons[0] == "only the newest 50 messages are sent"
 
 
 @pytest.mark.seed("B-12", "B-14")

@@ -98,6 +98,19 @@ async def test_a_model_by_its_name() -> None:
     assert (answer.text, answer.model) == ("success (no tool calls)", "test")
 
 
+@pytest.mark.seed("C-12")
+async def test_the_message_that_asks_for_a_summary_says_what_it_is_for() -> None:
+    asked: list[ModelMessage] = []
+
+    def answer(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        asked.extend(messages)
+        return ModelResponse(parts=[TextPart("ok")])
+
+    await PydanticAiSummarizer(FunctionModel(answer, model_name="fn")).write(ASK)
+
+    assert [message.metadata for message in asked] == [{"interaction_type": "conversation-compaction"}]
+
+
 async def test_the_prompt_reaches_the_model_without_tools() -> None:
     model, asked = answering(ModelResponse(parts=[TextPart("ok")]))
 

@@ -414,6 +414,32 @@ async def test_what_a_model_writes_after_its_compaction_was_cancelled_is_thrown_
     ]
 
 
+@pytest.mark.seed("C-61")
+async def test_a_summary_of_a_process_whose_compaction_another_has_ended_is_thrown_away() -> None:
+    gate, store = asyncio.Event(), MemoryStore()
+
+    async def held(_: float) -> None:
+        await gate.wait()
+
+    model = ScriptedModel([SUMMARY], seconds=60, sleep=held)
+    slow = await open_session(store, summarizer=model)
+    await record_turns(slow, 10)
+    await slow.record([user_message("next?")])
+    await slow.prepare(BUDGET)
+    await wait_until(lambda: bool(model.prompts))
+    HELD_HERE.clear()
+
+    other = await open_session(store)
+    assert other.history.session_state.running_compaction is None
+    gate.set()
+    await wait_until(lambda: not slow._compactor.is_running)
+    await slow._compactor.wait()
+    await other.refresh()
+
+    assert await kinds(other) == ["compaction_start", "compaction_complete"]
+    assert [(compaction.success, compaction.is_cancelled) for compaction in await compactions(other)] == [(False, True)]
+
+
 @pytest.mark.seed("C-10")
 @pytest.mark.seed("C-59")
 async def test_a_cancelled_compaction_changes_nothing() -> None:

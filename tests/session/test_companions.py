@@ -92,6 +92,29 @@ async def test_a_compaction_goes_through_its_stations_in_order(tmp_path: Path) -
     assert counts == ["summary_count: 1\n", "summary_count: 0\n", "summary_count: 1\n", "summary_count: 0\n"]
 
 
+@pytest.mark.seed("C-5", "C-13b")
+@pytest.mark.parametrize("policy", ["default", "copilot"])
+async def test_an_automatic_compaction_calls_its_hooks_too_and_before_the_model(policy: str) -> None:
+    seen: list[str] = []
+
+    def written(_: Any) -> str:
+        seen.append("model")
+        return SUMMARY
+
+    how = CompactionOptions(
+        automatic=ScriptedModel(repeat(written)),
+        hooks=Hooks(pre_compact=(lambda call: seen.append(f"{call.name} {call.trigger}"),)),
+    )
+    session = await talked(policy, turns=12, compaction=how)
+    for number in range(2):
+        await session.record([user_message(f"so? {number}")])
+        await session.prepare(4_400)
+        await session._compactor.wait()
+        await session.record([assistant_message("so.")])
+
+    assert seen[:2] == ["preCompact threshold", "model"]
+
+
 @pytest.mark.seed("C-42")
 @pytest.mark.parametrize("way", ["as data", "after the cached prefix", "in parts"])
 async def test_copilots_summary_is_asked_for_a_title_which_names_its_checkpoint(tmp_path: Path, way: str) -> None:
