@@ -232,6 +232,40 @@ async def test_a_cancelled_compaction_ends_and_the_conversation_goes_on(new_file
         assert await jobs.result(started.owner) == "summary"
 
 
+async def test_a_cancelled_job_ends_in_the_log_even_if_whoever_cancelled_it_has_not_recorded_it(new_file: str) -> None:
+    url, author = new_file, Author()
+    author.may_answer.clear()
+    async with BackgroundJobs(url, opener(url, author)) as jobs, queued(url, jobs) as session:
+        started = await converse_until_started(session)
+        await author.asked.wait()
+
+        await jobs.cancel(started.owner)
+        while session.history.session_state.running_compaction is not None:
+            await session.refresh()
+
+        assert await completed(session) == [(False, None, "it was cancelled")]
+
+
+async def test_a_worker_that_is_closed_leaves_the_summary_that_it_writes_to_another_worker(
+    new_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "SILENT_SECONDS", 0.3)
+    url, closed, other = new_file, Author(), Author()
+    closed.may_answer.clear()
+    async with BackgroundJobs(url, opener(url, closed)) as jobs, queued(url, jobs) as session:
+        started = await converse_until_started(session)
+        await closed.asked.wait()
+    was_stopped = closed.stopped.is_set()
+
+    async with BackgroundJobs(url, opener(url, other)) as jobs:
+        outcome = await jobs.result(started.owner)
+    async with Session.open("s", store=url) as session:
+        await session.prepare(BUDGET)
+
+        assert (was_stopped, outcome, other.calls) == (True, "summary", 1)
+        assert [(success, by) for success, by, _ in await completed(session)] == [(True, "author")]
+
+
 async def test_the_jobs_of_a_killed_worker_are_taken_over_and_end_in_a_digest_where_there_is_no_key(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

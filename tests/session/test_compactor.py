@@ -864,6 +864,48 @@ async def test_a_worker_whose_model_fails_leaves_a_context_alone_that_has_change
     assert (outcome, [one.success for one in await compactions(worker)]) == ("not wanted", [False])
 
 
+class CancellingModel:
+    """A model that fails while the user cancels the compaction in another process."""
+
+    name, window = "cancelling", None
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    async def write(self, prompt: SummaryPrompt) -> ModelReply:
+        del prompt
+        await self.session.cancel_compaction()
+        raise ModelRefusedError(self.name, "no")
+
+
+async def test_a_cancelled_compaction_becomes_no_digest_if_the_model_of_its_worker_fails() -> None:
+    queue, store = WaitingJobs(), MemoryStore()
+    session = await queued(queue, store, scale=3)
+    worker = await open_session(store, summarizer=CancellingModel(session))
+
+    outcome = await worker.run_compaction(queue.jobs[0][1])
+
+    assert outcome == "not wanted"
+    assert [(one.success, one.error) for one in await compactions(session)] == [(False, "it was cancelled")]
+
+
+async def test_a_worker_that_is_stopped_records_nothing_so_that_another_one_writes_the_summary() -> None:
+    queue, store, author = WaitingJobs(), MemoryStore(), BlockedAuthor()
+    session = await queued(queue, store)
+    stopped = await open_session(store, summarizer=author)
+    [(_, owner, _)] = queue.jobs
+    writing = asyncio.ensure_future(stopped.run_compaction(owner))
+    await author.is_asked.wait()
+    writing.cancel()
+    await asyncio.wait({writing})
+    worker = await open_session(store, summarizer=endless_summarizer())
+
+    outcome = await worker.run_compaction(owner)
+
+    assert (writing.cancelled(), outcome) == (True, "summary")
+    assert await kinds(session) == ["compaction_start", "summary_written"]
+
+
 @pytest.mark.parametrize("answers", [False, True])
 async def test_a_requested_compaction_fails_if_the_user_rewinds_meanwhile(*, answers: bool) -> None:
     model = RewindingModel(answers=answers)
@@ -1001,10 +1043,11 @@ class BlockedAuthor:
     name, window = "author", None
 
     def __init__(self) -> None:
-        self.may_answer = asyncio.Event()
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         del prompt
+        self.is_asked.set()
         await self.may_answer.wait()
         return ModelReply(text=SUMMARY, model="author")
 

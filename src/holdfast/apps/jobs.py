@@ -37,7 +37,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     imports_of_extra,
 )
-from holdfast.session.compaction.compactor import CompactionQueue
+from holdfast.session.compaction.compactor import CANCEL_GRACE_SECONDS, CompactionQueue
 from holdfast.session.log.event_log import SessionLog, locked, now_ms
 from holdfast.session.memory.consolidation import RemAgent
 from holdfast.session.requested_compaction import JobOutcome
@@ -71,6 +71,7 @@ PRIORITIES: Mapping[CompactionTrigger, int] = {"context_limit_retry": 1, "model_
 ORDINARY_PRIORITY = 10
 RETENTION_QUEUE = "holdfast-retention"
 WORKER_PREFIX = "jobs-worker:"
+CANCELLED = "it was cancelled"
 _LOGGER = logging.getLogger("holdfast")
 T = TypeVar("T")
 
@@ -120,8 +121,10 @@ class BackgroundJobs:
         self._watch: asyncio.Task[None] | None = None
         self._running: dict[str, asyncio.Task[JobOutcome]] = {}
         """By owner, the compactions that run here."""
-        self._failed: dict[str, tuple[str, str]] = {}
-        """By owner, the session of a compaction that has failed here, and why, until its log says so."""
+        self._ended: dict[str, tuple[str, str]] = {}
+        """By owner, the session of a compaction that failed or was cancelled here, and why, until its log says so."""
+        self._cancelled: set[str] = set()
+        """The owners of compactions that somebody has cancelled while they ran here."""
         self.here: CompactionQueue = _JobsHere(self)
         """A queue whose jobs begin in this process at once, for sessions whose key only this process has. If it is
         killed, another worker takes them over."""
@@ -154,6 +157,10 @@ class BackgroundJobs:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         await asyncio.to_thread(lambda: DBOS.destroy(workflow_completion_timeout_sec=0))
+        if running := [*self._running.values()]:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running, timeout=CANCEL_GRACE_SECONDS)
         # DBOS has made its own threads those of this event loop, and has ended them.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
         BackgroundJobs.running = None
@@ -237,14 +244,17 @@ class BackgroundJobs:
     async def run_compaction(self, session: str, owner: str) -> JobOutcome:
         """Carry out the job of a compaction."""
         task = self._running[owner] = asyncio.ensure_future(self._compact(session, owner))
+        task.add_done_callback(lambda _: self._running.pop(owner, None))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not task.cancelled():
-                raise
-            return "not wanted"
+            if not task.cancelled() or owner not in self._cancelled:
+                raise  # this worker ends, and another one takes the job over
         finally:
-            self._running.pop(owner, None)
+            self._cancelled.discard(owner)
+        self._ended[owner] = session, CANCELLED
+        await self._record_ended()
+        return "not wanted"
 
     async def _compact(self, session: str, owner: str) -> JobOutcome:
         try:
@@ -252,16 +262,16 @@ class BackgroundJobs:
                 return await opened.run_compaction(owner)
         except Exception as error:  # noqa: BLE001 - `open_session` is the caller's
             problem = _logged_failure(error)
-        self._failed[owner] = session, f"the worker failed with {problem}"
-        await self._end_failed()
+        self._ended[owner] = session, f"the worker failed with {problem}"
+        await self._record_ended()
         return "failed"
 
-    async def _end_failed(self) -> None:
-        """Record which compactions have failed here; what the store refuses now is written with a later heartbeat."""
-        for owner, (session, why) in list(self._failed.items()):
+    async def _record_ended(self) -> None:
+        """Record which compactions have ended here; what the store refuses now is written with a later heartbeat."""
+        for owner, (session, why) in list(self._ended.items()):
             with suppress(StoreError):
-                await _FailedJob(self._store, session).end_compaction(owner, why)
-                self._failed.pop(owner, None)
+                await _EndedJob(self._store, session).end_compaction(owner, why)
+                self._ended.pop(owner, None)
 
     async def delete_expired(self) -> int:
         """Delete the sessions whose own retention is over, each in a transaction of its own; return how many."""
@@ -299,7 +309,7 @@ class BackgroundJobs:
                 await self._take_over(seen)
                 await self._stop_cancelled()
                 await self._queue_upkeep(int(time.time()) // UPKEEP_SECONDS)
-                await self._end_failed()
+                await self._record_ended()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _queue_upkeep(self, hour: int) -> None:
@@ -319,6 +329,7 @@ class BackgroundJobs:
         )
         for one in cancelled:
             if (task := self._running.get(one.workflow_id)) and not task.cancelling():
+                self._cancelled.add(one.workflow_id)
                 task.cancel()
 
     async def _take_over(self, seen: dict[str, tuple[JsonRecord | None, float]]) -> None:
@@ -401,19 +412,19 @@ def _worker() -> BackgroundJobs:
     return BackgroundJobs.running
 
 
-class _FailedJob:
-    """Writes the log of a session that a worker could not open."""
+class _EndedJob:
+    """Writes the log of a session whose compaction has ended without an outcome of its own."""
 
     def __init__(self, store: Store, session: str) -> None:
         self._log = SessionLog(store, session, now_ms)
 
     @locked
     async def end_compaction(self, owner: str, why: str) -> None:
-        """Record that a compaction has failed; until its lease ends, it would count as running."""
+        """Record that a compaction has ended; until its lease ends, it would count as running."""
         state = self._log.history.session_state
         run = state.running_compaction
         if run is not None and run.owner == owner and state.ready_summary is None:
-            await self._log.append(compaction_abandoned_event(run, why))
+            await self._log.append(compaction_abandoned_event(run, why, is_cancelled=why == CANCELLED))
 
 
 class _JobsHere:

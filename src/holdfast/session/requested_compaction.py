@@ -98,12 +98,8 @@ class RequestedCompaction:
         Without a model, or without a key for it, the messages are replaced by a digest.
         """
         async with self._log.locked():
-            state = self._log.history.session_state
-            run = state.running_compaction
-            if run is None or run.owner != owner or state.ready_summary is not None:
-                return "not wanted"
-            if run.basis != self._log.history.change_count:
-                await self._compactor.end_outdated_run(run)
+            run = await self._wanted_run(owner)
+            if run is None:
                 return "not wanted"
             options = self._builder.with_last_budget(replace(options, scope=run.scope))
             step = CompactSpan(span=run.span, by="summary", trigger=run.trigger)
@@ -119,10 +115,20 @@ class RequestedCompaction:
         if problem is None:
             return "not wanted"
         async with self._log.locked():
-            if run.basis != self._log.history.change_count:
-                await self._compactor.end_outdated_run(run)
+            if await self._wanted_run(owner) is None:  # it was cancelled, or its context has changed
                 return "not wanted"
             return await self._end_in_digest(step, options, str(problem))
+
+    async def _wanted_run(self, owner: str) -> log.CompactionStarted | None:
+        """Return a compaction that still lacks its summary; ends it if its context has changed since it started."""
+        state = self._log.history.session_state
+        run = state.running_compaction
+        if run is None or run.owner != owner or state.ready_summary is not None:
+            return None
+        if run.basis != self._log.history.change_count:
+            await self._compactor.end_outdated_run(run)
+            return None
+        return run
 
     async def _end_in_digest(self, step: CompactSpan, options: RequestOptions, problem: str) -> JobOutcome:
         """Compact by rule what no model could summarize. Caller must hold the lock."""

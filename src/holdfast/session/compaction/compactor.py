@@ -207,10 +207,8 @@ class Compactor:
             await self._record_abandoned(run, "the process that started it did not finish it")
 
     async def end_outdated_run(self, run: log.CompactionStarted) -> None:
-        """End a compaction without a summary, unless it has ended, because the context has changed since it started."""
-        now = self._log.history.session_state.running_compaction
-        if now is not None and now.owner == run.owner:
-            await self._record_abandoned(run, CONTEXT_HAS_CHANGED)
+        """End a compaction without a summary, because the context has changed since it started."""
+        await self._record_abandoned(run, CONTEXT_HAS_CHANGED)
 
     async def shelve_ready_summary(self, *, except_scope: str | None = None) -> None:
         """Set a ready summary aside for a later compaction, so that another compaction can start."""
@@ -257,15 +255,20 @@ class Compactor:
     async def run_job(self, job: SummaryJob, event: log.CompactionStarted) -> bool:
         """Write the summary of a compaction that was left to a worker, and return whether it was recorded.
 
-        If it was not, `last_error` says why it failed; None if it was not approved or not wanted any more.
+        If it was not, `last_error` says why it failed, and nothing is recorded; None if it was not approved or not
+        wanted any more. If this is cancelled, nothing is recorded: another worker may write the summary.
         """
         self.last_error = None
         try:
-            summarizer = self.summarizer_for(job.step.trigger)
-        except HoldfastError as error:
-            self.last_error = error
-            return False
-        return await self._run(job, event, summarizer)
+            outcome = await self._summary_event(job, event, self.summarizer_for(job.step.trigger))
+            return await self._record_outcome(event, outcome)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            await self._record_outcome(event, compaction_abandoned_event(event, "it was cancelled", is_cancelled=True))
+        except Exception as error:  # noqa: BLE001 - whatever a caller's code raises, the compaction ends
+            self.last_error = self._as_holdfast_error(error)
+        return False
 
     def make_job(
         self, step: CompactSpan, plan_input: PlanInput, focus: str = "", *, last_request: SentRequest | None = None
