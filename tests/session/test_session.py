@@ -18,6 +18,7 @@ from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
+from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.sessions import generate_session
 from holdfast.wire.formats import format_named
 from tests.support import RecordedHistory, appended, open_session
@@ -304,6 +305,45 @@ async def test_a_fork_has_the_past_and_a_future_of_its_own(store: Store) -> None
         await session.fork("c2")
     with pytest.raises(MalformedInputError):
         await session.fork("c3", at=99)
+
+
+async def test_a_fork_has_the_times_of_its_parent(store: Store) -> None:
+    clock = SimulatedClock(1_000)
+    session = await open_session(store, clock=clock.time_ms)
+    for message in (user_message("one"), assistant_message("1")):
+        await session.record([message])
+        await clock.advance(1)
+    await session.prepare(8_000)
+    await clock.advance(1)
+
+    fork = await session.fork("c2")
+
+    parent, copied = [[stored.time_ms for stored in await store.read(name)] for name in ("c1", "c2")]
+    assert (parent[:2], set(parent[2:])) == ([1_000, 2_000], {3_000})
+    assert (copied, fork._log.last_request_ms) == ([*parent, 4_000], 3_000)
+
+
+class ClearedWhileForked(MemoryStore):
+    """Has another writer clear a session before its log is read for a fork."""
+
+    other: Session | None = None
+
+    async def length(self, session: str) -> int:
+        if session == "c2" and (other := self.other):
+            self.other = None
+            await other.clear()
+        return await super().length(session)
+
+
+async def test_a_fork_has_nothing_that_others_have_written_since_its_parent_was_read() -> None:
+    store = ClearedWhileForked()
+    session = await open_session(store)
+    await session.record(TALK)
+    store.other = await open_session(store)
+
+    fork = await session.fork("c2")
+
+    assert (await fork.messages(), await session.messages()) == (TALK, [])
 
 
 async def test_a_compaction_by_hand_makes_a_digest_and_can_be_undone(store: Store) -> None:

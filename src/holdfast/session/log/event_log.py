@@ -358,21 +358,24 @@ class SessionLog:
     def _apply(
         self,
         events: Sequence[log.Event],
-        time_ms: int,
+        time_ms: int | Sequence[int],
         place: int,
         messages: Sequence[Message] = (),
     ) -> None:
-        """Apply events that the log has at a place; `messages` are the decoded messages of the events, if known."""
+        """Apply events that the log has at a place; `messages` are the decoded messages of the events, if known.
+
+        `time_ms` is the time of all events, or one time for each.
+        """
         for number, (event, message) in enumerate(zip_longest(events, messages), place):
             self.history.append(event, message)
             if isinstance(event, log.MessageAppended):
                 self._log_positions.append(number)
             elif isinstance(event, log.RequestPrepared):
-                self.last_request_ms = time_ms
+                self.last_request_ms = time_ms if isinstance(time_ms, int) else time_ms[number - place]
                 if event.body_hash is not None:
                     self.sent_bodies.observe(event)
             elif isinstance(event, log.CompactionStarted):
-                self.compaction_started_ms = time_ms
+                self.compaction_started_ms = time_ms if isinstance(time_ms, int) else time_ms[number - place]
             elif isinstance(event, log.CompactionCompleted):
                 self._has_compacted = True
 
@@ -510,14 +513,15 @@ class SessionLog:
         messages: Sequence[Message] = (),
         index: Sequence[IndexEntry] = (),
         *,
+        times: Sequence[int] | None = None,
         are_long: bool = False,
         must_be_current: bool = False,
         conflicts: int = 0,
     ) -> bool:
         """Append events to the store, then apply them; after a conflict, refresh and return False.
 
-        `messages` are the decoded messages of the events. With `must_be_current` the events were decided on the
-        current history, so the history checks them first.
+        `messages` are the decoded messages of the events, and `times` their times if they did not happen now. With
+        `must_be_current` the events were decided on the current history, so the history checks them first.
         """
         is_long = are_long or len(events) > MAX_INLINE_MESSAGES
         if is_long:
@@ -526,7 +530,7 @@ class SessionLog:
             records = [*map(encode_event, events)]
         if must_be_current:
             self._check(events)
-        write, time_ms = self._one_write, self.clock()
+        write, time_ms = self._one_write, self.clock() if times is None else times
         first_place, published = self.stored.length, [*write.events, *events]
         place = first_place + len(write.records)
         try:
@@ -665,18 +669,22 @@ class SessionLog:
         stop = len(self.history) if at is None else at
         if not 0 <= stop <= len(self.history):
             raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
-        events = await self.stored.events()
+        # What others have written since this history was read may be meant for another context.
+        known = await StoredLog(self.store, self.session).read_new(self.stored.length)
 
-        def copied() -> tuple[list[log.Event], History, list[IndexEntry]]:
-            past, history = _events_before(events, stop)
-            return past, history, index_entries((entry.position or 0, entry.message) for entry in history.entries)
+        def copied() -> tuple[list[log.Event], list[int], History, list[IndexEntry]]:
+            past, history = _events_before(known, stop)
+            words = index_entries((entry.position or 0, entry.message) for entry in history.entries)
+            return [event for _, event in past], [time_ms for time_ms, _ in past], history, words
 
-        past, history, words = await record_in_thread(copied)
+        past, times, history, words = await record_in_thread(copied)
         ended = abandoned_delegation_events(
             history.session_state.running_delegates, "the session was forked before its answer"
         )
+        events = [*past, log.Forked(parent=self.session, at=stop), *ended]
+        times += [self.clock()] * (len(events) - len(past))
         if not await other._try_append(  # noqa: SLF001 - one log to another
-            [*past, log.Forked(parent=self.session, at=stop), *ended], index=words, are_long=True
+            events, index=words, times=times, are_long=True
         ):
             raise ConcurrentWriteError(other.session)
         await other._record_retention()  # noqa: SLF001 - one log to another
@@ -755,15 +763,17 @@ def _signals_of(places: Sequence[int], events: Sequence[log.MessageAppended]) ->
     return signals
 
 
-def _events_before(events: Sequence[log.Event], stop: int) -> tuple[list[log.Event], History]:
-    """Return the events before the message at a position that could be applied, and their history."""
-    past, history = list[log.Event](), History(format_named)
-    for event in events:
+def _events_before(
+    timed_events: Sequence[tuple[int, log.Event]], stop: int
+) -> tuple[list[tuple[int, log.Event]], History]:
+    """Return the events before the message at a position that could be applied, with their times, and their history."""
+    past, history = list[tuple[int, log.Event]](), History(format_named)
+    for time_ms, event in timed_events:
         if isinstance(event, log.MessageAppended) and len(history) == stop:
             break
         with suppress(MalformedInputError):
             history.append(event)
-            past.append(event)
+            past.append((time_ms, event))
     return past, history
 
 

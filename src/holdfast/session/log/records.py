@@ -127,7 +127,12 @@ class StoredLog:
         """The hashes of lost blobs, by the place of their message in the log."""
 
     async def append(
-        self, whole: Sequence[JsonRecord], time_ms: int, index: Sequence[IndexEntry] = (), *, is_long: bool = False
+        self,
+        whole: Sequence[JsonRecord],
+        time_ms: int | Sequence[int],
+        index: Sequence[IndexEntry] = (),
+        *,
+        is_long: bool = False,
     ) -> None:
         """Write records; raises `SequenceConflictError`, and writes nothing, if another writer appended first.
 
