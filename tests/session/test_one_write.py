@@ -1,8 +1,9 @@
 """Messages and the request that follows them, written at once."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal
 
 import pytest
 
@@ -82,6 +83,104 @@ async def test_what_could_not_be_written_is_not_in_the_session_and_can_be_said_a
         assert await said_in(session) == ["before", "yes"]
         assert await session.record([user_message("one")]) == range(2, 3)
         assert await said_in(session) == ["before", "yes", "one"]
+
+
+class LosingStore(NotedStore):
+    """Fails before an append, or after it."""
+
+    fails: Literal["before", "after"] | None = None
+
+    async def append(self, session: str, records: Any, **rest: Any) -> int:
+        fails, self.fails = self.fails, None
+        if fails == "before":
+            raise StoreUnavailableError("store", "away")
+        length = await super().append(session, records, **rest)
+        if fails == "after":
+            raise StoreUnavailableError("store", "away")
+        return length
+
+
+async def until_done(session: OpenedSession, block: Callable[[], Awaitable[None]]) -> list[type[HoldfastError]]:
+    """Do all of a block again until it succeeds, and return why it failed before."""
+    failures = list[type[HoldfastError]]()
+    while True:
+        try:
+            async with session.one_write():
+                await block()
+        except HoldfastError as error:
+            failures.append(type(error))
+        else:
+            return failures
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+async def test_what_is_said_again_in_a_block_that_has_failed_is_stored_once(fails: Literal["before", "after"]) -> None:
+    store = LosingStore()
+
+    async def say_again_at_once() -> None:
+        async with session.one_write():
+            await session.record([user_message("one")])
+            store.fails = fails
+            with suppress(StoreUnavailableError):
+                await session.prepare(16_000)
+            await session.record([user_message("one")])
+
+    async with Session.open("s", store=store) as session:
+        with pytest.raises(StoreUnavailableError):
+            await say_again_at_once()
+        await say_and_prepare(session, "one")
+
+        assert await said_in(session) == ["one"]
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+async def test_a_block_that_is_done_again_stores_once_what_an_earlier_append_of_it_has_stored(
+    fails: Literal["before", "after"],
+) -> None:
+    store, outages = LosingStore(), list[Literal["before", "after"]]([fails])
+
+    async def two_requests() -> None:
+        await session.record([user_message("one")])
+        await session.prepare(16_000)
+        await session.record([assistant_message("first"), user_message("two")])
+        store.fails = outages.pop() if outages else None
+        await session.prepare(16_000)
+
+    async with Session.open("s", store=store) as session:
+        failures = await until_done(session, two_requests)
+
+        assert (failures, await said_in(session)) == ([StoreUnavailableError], ["one", "first", "two"])
+
+
+async def test_a_block_that_is_done_again_after_another_writer_stores_its_first_message_once() -> None:
+    store, others = NotedStore(), ["of the other"]
+
+    async def two_requests() -> None:
+        await session.record([user_message("one")])
+        await session.prepare(16_000)
+        if others:
+            await other.record([user_message(others.pop())])
+        await session.record([user_message("two")])
+        await session.prepare(16_000)
+
+    async with Session.open("s", store=store) as session, Session.open("s", store=store) as other:
+        failures = await until_done(session, two_requests)
+
+        assert (failures, await said_in(session)) == ([ConcurrentWriteError], ["one", "of the other", "two"])
+
+
+async def test_a_block_after_two_outages_finds_its_message_and_no_other_writer() -> None:
+    store, outages = LosingStore(), list[Literal["after"]](["after", "after"])
+
+    async def say() -> None:
+        store.fails = outages.pop() if outages else None
+        await session.record([user_message("one")])
+        await session.prepare(16_000)
+
+    async with Session.open("s", store=store) as session:
+        failures = await until_done(session, say)
+
+        assert (failures, await said_in(session)) == ([StoreUnavailableError] * 2, ["one"])
 
 
 async def test_another_writer_in_between_makes_the_block_fail_and_loses_nothing() -> None:

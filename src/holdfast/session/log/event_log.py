@@ -288,7 +288,9 @@ class SessionLog:
         if was_loaded:
             self.publisher.publish([event for _, event in news])
             if count and (write := self._one_write).task is not None:
-                write.failure = write.failure or ConcurrentWriteError(self.session)
+                if write.failure is None:
+                    write.failure = ConcurrentWriteError(self.session)
+                    self._unconfirmed |= self._messages_of_block()
                 if write.task is asyncio.current_task():
                     raise write.failure
         return count
@@ -386,6 +388,8 @@ class SessionLog:
 
         With `with_next` they are written with what this task appends next, if it is in `deferring_messages`.
         """
+        if self._one_write.failure is not None:
+            self._check_block()
         if with_next and self._is_deferring:
             for event in events:
                 self.history.check(event)
@@ -476,6 +480,7 @@ class SessionLog:
 
         A server that has lost its client may write them later: then the next append conflicts, and asks again.
         """
+        self._check_block()
         unconfirmed, places = self._unconfirmed, _places_of(events, self._unconfirmed)
         if not places:
             if not self._one_write.records:  # else some of them may wait to be written again
@@ -492,12 +497,17 @@ class SessionLog:
             self._unconfirmed = {}
             return None
         self._unconfirmed = {place: event for place, event in unconfirmed.items() if place not in known}
-        return range(start, start + len(events))
+        known_places = range(start, start + len(events))
+        if self._is_deferring:
+            self._one_write.messages += zip(known_places, events, strict=True)
+        return known_places
 
     def _note_unconfirmed(self, first_place: int, events: Sequence[log.Event], error: BaseException) -> None:
         """Note the messages of an append that the store may have nevertheless; without messages, change nothing."""
         if isinstance(error, StoreUnavailableError | asyncio.CancelledError):
             messages = {at: one for at, one in enumerate(events, first_place) if isinstance(one, log.MessageAppended)}
+            if self._is_deferring:
+                messages = {**self._messages_of_block(), **messages}
             self._unconfirmed = messages or self._unconfirmed
 
     def _confirm(self, place: int, events: Sequence[log.Event]) -> None:
@@ -579,9 +589,10 @@ class SessionLog:
 
     async def begin_deferring(self) -> _OneWrite | None:
         """Begin `deferring_messages`; None if the messages of another task wait already: those of this one do not."""
-        if not self.is_loaded or (self._one_write.task is None and self._one_write.records):
+        if not self.is_loaded or self._unconfirmed or (self._one_write.task is None and self._one_write.records):
             async with self.lock:
-                await self.refresh()  # it also writes what waits of a block whose end was cancelled
+                # It also writes what waits of a block whose end was cancelled, and finds what an outage has stored.
+                await self.refresh()
         if self._one_write.task is not None:
             return None
         self._one_write = _OneWrite(asyncio.current_task())
@@ -604,7 +615,7 @@ class SessionLog:
                 await self._after_append(places, events, may_save=not has_request)
         except asyncio.CancelledError:
             if write.failure is None:  # its messages are stored, or are written with what comes next
-                self._unconfirmed = {self._log_positions[place]: event for place, event in write.messages}
+                self._unconfirmed = self._messages_of_block()
             raise
         finally:
             write.task = None
@@ -617,6 +628,7 @@ class SessionLog:
     def _defer(
         self, events: Sequence[log.Event], messages: Sequence[Message] = (), index: Sequence[IndexEntry] = ()
     ) -> None:
+        self._check_block()
         records, write = [encode_event(event) for event in events], self._one_write
         self._apply(events, self.clock(), self.stored.length + len(write.records), messages)
         write.events += events
@@ -630,9 +642,11 @@ class SessionLog:
 
     def _lose_deferred(self, error: BaseException) -> None:
         """Discard what is in memory, because the store does not have all of it; raises if another writer was first."""
+        # The task does all of its block again, also what an earlier append of it has stored.
+        stored = {place: event for place, event in self._messages_of_block().items() if place < self.stored.length}
         unconfirmed = self._unconfirmed
         self.reset()
-        self.is_loaded, self._unconfirmed = False, unconfirmed
+        self.is_loaded, self._unconfirmed = False, {**stored, **unconfirmed}
         if isinstance(error, SequenceConflictError):
             self._one_write.failure = ConcurrentWriteError(self.session)
             raise self._one_write.failure from error
@@ -646,6 +660,15 @@ class SessionLog:
     def must_begin_again(self) -> bool:
         """Whether this task has to leave `deferring_messages`, and to do all of it again."""
         return self._one_write.failure is not None and self._one_write.task is asyncio.current_task()
+
+    def _messages_of_block(self) -> dict[int, log.MessageAppended]:
+        """Return the messages that the task in `deferring_messages` has appended, by their place in the log."""
+        return {self._log_positions[position]: event for position, event in self._one_write.messages}
+
+    def _check_block(self) -> None:
+        """Raise if this task has to do all of its block again: what it records now would be recorded twice."""
+        if self._one_write.failure is not None and self.must_begin_again:
+            raise self._one_write.failure
 
     async def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
