@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import MalformedInputError, PendingToolCallsError, SettingsError, read_policy, validate
-from holdfast.core.history.events import AgentChanged, SystemChanged, ToolsChanged
+from holdfast.core.history.events import AgentChanged, MessageAppended, SystemChanged, ToolsChanged
 from holdfast.core.planning.policy import PRESETS
 from holdfast.delegation import DelegateAnswer, Visibility
 from holdfast.errors import DelegationEndedError, SessionClosedError, StoreUnavailableError, UnknownScopeError
@@ -575,6 +575,33 @@ async def test_what_an_agent_says_when_it_hands_over_is_in_the_next_request_and_
     )
     assert [message["content"] for message in request.messages] == ["Where is my parcel?", note]
     assert (messages, wishes) == ([user_message("Where is my parcel?")], [])
+
+
+class FullForMessages(MemoryStore):
+    """A store that has no room for a message."""
+
+    is_full = False
+
+    async def append(self, session: str, records: Any, **options: Any) -> int:
+        if self.is_full and any(record["type"] == MessageAppended.KIND for record in records):
+            raise StoreUnavailableError("store", "the disk is full")
+        return await super().append(session, records, **options)
+
+
+async def test_a_transfer_whose_message_cannot_be_stored_has_not_happened_and_can_be_repeated() -> None:
+    store = FullForMessages()
+    async with Session.open("c1", store=store) as session:
+        await session.record([user_message("Where is my parcel?")])
+        store.is_full = True
+        with pytest.raises(StoreUnavailableError):
+            await session.transfer("billing", message="The order is 4711.")
+        store.is_full = False
+        await session.transfer("billing", message="The order is 4711.")
+        events = await session.events()
+
+    changes = [event for event in events if isinstance(event, AgentChanged)]
+    assert (len(events), changes) == (3, [AgentChanged(name="billing", summary="The order is 4711.")])
+    assert [hit.position for hit in await store.search("4711")] == [1]
 
 
 async def test_each_agent_has_a_system_text_and_tools_of_its_own(session: Session) -> None:

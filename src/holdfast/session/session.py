@@ -55,6 +55,7 @@ from holdfast.session.conversation import SessionEngine, with_notes_and_hashes
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
 from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, record_in_thread
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
+from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog
 from holdfast.session.prepare import RequestOptions
 from holdfast.session.requested_compaction import JobOutcome
@@ -373,14 +374,17 @@ class Session(DelegatingConversation):
         """
         name, summary = check_text("agent", agent), check_text("message", message)
         known = self.history.session_state.agent
-        await self._log.append(log.AgentChanged(name=name, summary=summary, previous=known.name if known else ""))
-        if summary:
-            message_format = self.history.message_format
-            agent = neutralize(name, "name") or "the main agent"
-            text = HANDOVER_TEXT.format(agent=agent, message=neutralize(summary))
-            native = message_format.encode(user(text))
-            event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
-            await self._log.append_messages([event], [message_format.decode(native, len(self.history))])
+        change = log.AgentChanged(name=name, summary=summary, previous=known.name if known else "")
+        if not summary:
+            await self._log.append(change)
+            return
+        message_format = self.history.message_format
+        agent = neutralize(name, "name") or "the main agent"
+        text = HANDOVER_TEXT.format(agent=agent, message=neutralize(summary))
+        native, position = message_format.encode(user(text)), len(self.history)
+        event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
+        index = index_entries([(position, message_format.decode(native, position))])
+        await self._log.append(change, event, index=index)  # at once: an agent without its message would know nothing
 
     # Changes of context; none of them deletes anything.
 

@@ -383,10 +383,11 @@ class SessionLog:
 
     # Writing.
 
-    async def append(self, *events: log.Event, with_next: bool = False) -> None:
+    async def append(self, *events: log.Event, index: Sequence[IndexEntry] = (), with_next: bool = False) -> None:
         """Record events that were decided on the current history; raises `ConcurrentWriteError` if it has changed.
 
-        With `with_next` they are written with what this task appends next, if it is in `deferring_messages`.
+        `index` holds what a search finds in messages among them. With `with_next` they are written with what this task
+        appends next, if it is in `deferring_messages`.
         """
         if self._one_write.failure is not None:
             self._check_block()
@@ -394,7 +395,7 @@ class SessionLog:
             for event in events:
                 self.history.check(event)
             self._defer(events)
-        elif not await self._try_append(events, must_be_current=True):
+        elif not await self._try_append(events, index=index, must_be_current=True):
             raise ConcurrentWriteError(self.session)
 
     async def append_messages(
