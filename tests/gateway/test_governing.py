@@ -15,7 +15,7 @@ from holdfast.apps.gateway.recording.governing import governed_body, requested_g
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.planning.policy import PRESETS
 from holdfast.counters.vocabularies import counter_for
-from holdfast.errors import CannotFitError, HoldfastError
+from holdfast.errors import CannotFitError, HoldfastError, RecordingError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import Wire, read_answer
@@ -522,6 +522,29 @@ async def test_a_refusal_as_too_long_makes_the_same_request_smaller() -> None:
     assert exchange.headers["x-holdfast-compacted"] == "1"
     assert slices_of(exchange.body, "openai-chat")[-1] == talk.prompt("and now?")
     await exchange.finish("refused", 400)
+    await recorder.close()
+
+
+async def test_the_refusal_of_a_request_makes_no_later_request_of_its_session_smaller() -> None:
+    recorder = Recorder(MemoryStore(), budget=100_000)
+    talk = Talk(recorder, "openai-chat", **members_of("openai-chat"))
+    for number in range(20):
+        await talk.ask(f"prompt {number}")
+    exchanges = list[Exchange]()
+    for text in ("and now?", "and this?"):
+        talk.messages.append(talk.prompt(text))
+        request = ClientRequest("openai-chat", PATHS["openai-chat"], "talk", {}, talk.body(), "", "x")
+        exchanges.append(await recorder.receive(request))
+    bodies = [exchange.body for exchange in exchanges]
+    shrink = exchanges[0].shrink
+    assert shrink is not None
+
+    with pytest.raises(RecordingError, match="another request of the same agent came meanwhile"):
+        await shrink("This model's maximum context length is 2048 tokens, however you requested 5000 tokens", 400)
+
+    assert [exchange.body for exchange in exchanges] == bodies
+    for exchange in exchanges:
+        await exchange.finish("refused", 400)
     await recorder.close()
 
 

@@ -295,7 +295,20 @@ class Recorder:
         if saving:
             await saving
         self._finder.note_prompt(reading, opened, listed)
-        return exchange.record_with(_AgentSink(self, opened, reading, MAIN_AGENT, agent_list), self.sessions)
+        return self._governed(exchange, _AgentSink(self, opened, reading, MAIN_AGENT, agent_list))
+
+    def _governed(self, exchange: Exchange, sink: "_AgentSink") -> Exchange:
+        """Return an exchange that is recorded, and whose body is made smaller only while it is the newest request."""
+        if (shrink := exchange.shrink) is not None:
+
+            async def shrink_newest(error: str, status: int) -> None:
+                async with sink.opened.lock:
+                    if not sink.is_newest:
+                        raise RecordingError("another request of the same agent came meanwhile")
+                    await shrink(error, status)
+
+            exchange.shrink = shrink_newest
+        return exchange.record_with(sink, self.sessions)
 
     async def _take_client_forms(self, opened: OpenSession, agent_list: AgentList, listed: ClientList) -> _Shared:
         """Return what an agent's list shares with the client's, after it took answers as the client has them.
@@ -478,7 +491,7 @@ class Recorder:
             await self._append(opened, agent_list, listed, shared)
             agent_list.keep(listed)
             exchange = await self.governor.govern(reading, opened, agent_list, listed)
-        return exchange.record_with(_AgentSink(self, opened, reading, name, agent_list), self.sessions)
+        return self._governed(exchange, _AgentSink(self, opened, reading, name, agent_list))
 
     async def _known_delegate(self, reading: ReadRequest, opened: OpenSession, name: str) -> AgentList | None:
         """Return the list of a sub-agent as the log has it, wherever it ran; None if the request does not continue it.
