@@ -2,7 +2,8 @@
 
 import asyncio
 from itertools import repeat
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from holdfast.errors import (
     NoContextError,
     NothingToCompactError,
     RemoteCompactionError,
+    SessionClosedError,
     SettingsError,
     StoreUnavailableError,
 )
@@ -1133,3 +1135,35 @@ async def test_a_summary_of_more_than_twelve_characters_for_each_token_that_was_
     assert (await summarizer._ask_model(job, model, asked, RetryLimits(attempts=1))).text == longest
     with pytest.raises(CompactionFailedError, match="the summary is far longer than was asked for"):
         await summarizer._ask_model(job, model, asked, RetryLimits(attempts=1))
+
+
+class UnclosableModel(ScriptedModel):
+    """A summarizer whose connection is broken, so that it cannot be closed."""
+
+    closed: ClassVar[list[str]] = []
+
+    def __init__(self, name: str) -> None:
+        super().__init__(repeat(SUMMARY))
+        self.opened_as = name
+
+    async def close(self) -> None:
+        self.closed.append(self.opened_as)
+        raise ConnectionError(self.opened_as)
+
+
+async def test_a_summarizer_that_cannot_be_closed_keeps_no_other_one_and_no_session_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(compactor_module, "open_summarizer", UnclosableModel)
+    options, url = CompactionOptions(automatic="test:a", manual="test:b"), f"sqlite:///{tmp_path}/chats.db"
+    session = await Session.open("s", store=url, compaction=options)
+    names = [cast("UnclosableModel", one).opened_as for one in session.summarizers]
+
+    with pytest.raises(ConnectionError):
+        await session.close()
+
+    assert sorted(UnclosableModel.closed) == sorted(names) == ["test:a", "test:b"]
+    with pytest.raises(SessionClosedError):
+        await session.messages()
+    async with Session.open("s", store=url) as again:
+        assert again.store is not session.store, "nobody uses that one any more, so it was closed"

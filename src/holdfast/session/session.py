@@ -204,11 +204,13 @@ class Session(DelegatingConversation):
         if self._log.lock.is_closed:
             return
         self._log.lock.check_open()
-        await self._compactor.close()
-        async with self._log.lock:
-            await self._log.close()
-        self._compactor.release()
-        await self._release_store()
+        try:
+            await self._compactor.close()
+        finally:  # a summarizer that cannot be closed keeps neither the session nor its store open
+            async with self._log.lock:
+                await self._log.close()
+            self._compactor.release()
+            await self._release_store()
 
     async def _release_store(self) -> None:
         if self._shares_store:

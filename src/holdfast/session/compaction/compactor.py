@@ -7,7 +7,7 @@ since the start; a summary that comes too late is kept for the next compaction.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import field, replace
 from functools import partial
 from secrets import token_hex
@@ -471,13 +471,17 @@ class Compactor:
         return True
 
     async def close(self) -> None:
-        """Cancel the running summary, wait for the observers, and close the summarizers that the compactor opened."""
-        await self._cancel_task()
-        await self.observers.close()
-        for summarizer in self._opened_summarizers.values():
-            if isinstance(summarizer, Closable):
-                await summarizer.close()
-        self._opened_summarizers.clear()
+        """Cancel the running summary, wait for the observers, and close the summarizers that the compactor opened.
+
+        Closes all of them, and raises the error of one that could not be closed.
+        """
+        async with AsyncExitStack() as closing:
+            closing.callback(self._opened_summarizers.clear)
+            for summarizer in self._opened_summarizers.values():
+                if isinstance(summarizer, Closable):
+                    closing.push_async_callback(summarizer.close)
+            await self._cancel_task()
+            await self.observers.close()
 
     def release(self) -> None:
         """Drop what refers to a session that is closed: else it would wait for the garbage collector."""
