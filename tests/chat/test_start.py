@@ -3,6 +3,7 @@
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from holdfast.apps.chat.events import ChatNotice
 from holdfast.apps.chat.main import _describe_resuming, program_name
 from holdfast.apps.settings.sources import load_settings
 from holdfast.counters.models import budget_for, describe_unknown_model
+from holdfast.errors import StoreUnavailableError
 from holdfast.models.open import open_summarizer, parse_endpoint
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
@@ -194,6 +196,35 @@ async def test_a_conversation_of_another_format_is_continued_as_a_copy(
     assert notices(screen) == [told, told]
     async with Session.open("report", store=store) as original:
         assert await original.messages() == said
+
+
+class FullForSpeech(MemoryStore):
+    """A store that has room for attachments, and for nothing that somebody says."""
+
+    is_full = True
+
+    async def append(self, session: str, records: Any, **options: Any) -> int:
+        if self.is_full and session.endswith("-chat") and any(one["data"].get("name") is None for one in records):
+            raise StoreUnavailableError("store", "the disk is full")
+        return await super().append(session, records, **options)
+
+
+async def test_a_copy_that_was_interrupted_is_completed(tmp_path: Path, served: Served) -> None:
+    store, screen = FullForSpeech(), RecordingScreen()
+    async with Session.open("report", store=store) as session:
+        for name in ("notes.txt", "times.txt"):
+            await session.attach(name, f"high water in {name}", format="openai-chat")
+        await session.record([{"role": "user", "content": "The tide turns at four."}])
+    chat = start(tmp_path, served.model, screen, store, budget="4000")
+    with pytest.raises(StoreUnavailableError):
+        await chat.open_conversation("report")
+    attached = await store.length("report-chat")
+    store.is_full = False
+
+    await chat.open_conversation("report")
+
+    assert (attached, chat.session.attachments, len(chat.session)) == (2, ["notes.txt", "times.txt"], 3)
+    await chat.close()
 
 
 async def test_a_copy_says_that_its_original_has_gone_on(tmp_path: Path, served: Served) -> None:

@@ -363,13 +363,15 @@ class Chat:
         """Close a session in another format, and return its copy in the chat's format, made now or earlier."""
         session_id, format_name = f"{other.id}{CONVERTED_SUFFIX}", other.history.format or ""
         copy = await open_session(self.settings, session_id, store=self.store, callbacks=self._callbacks())
-        if not len(copy):
+        attached = copy.history.session_state.attachments
+        if len(copy) == len(attached):  # the messages come last: without them the copy is not complete
             messages, notes = convert_to_chat(await other.messages(), format_name)
             for name in other.attachments:
-                await copy.attach(name, await other.attachment(name), format=CHAT_SESSION_FORMAT)
+                if name not in attached:
+                    await copy.attach(name, await other.attachment(name), format=CHAT_SESSION_FORMAT)
+            await self.store.put_value(_copy_key(copy.id), {"messages": len(other)})
             await copy.record(messages, format=CHAT_SESSION_FORMAT)
             await copy.rename(f"continues {other.id}")
-            await self.store.put_value(_copy_key(copy.id), {"messages": len(other)})
             for note in notes:
                 self.notify(note, "warning")
         self.notify(f"{other.id} holds {format_name} messages; the chat continues its copy {copy.id}")
