@@ -1,11 +1,14 @@
 """Retention belongs to the session whose policy set it, and no single reading of a clock deletes anything."""
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.errors import StoreUnavailableError
 from holdfast.session.session import Session
 from holdfast.stores.base import MS_PER_DAY, SessionInfo, Store
 from holdfast.stores.memory import MemoryStore
@@ -79,6 +82,33 @@ async def test_a_session_that_is_kept_for_ever_while_expired_ones_are_marked_has
     assert await delete_expired_sessions(store, now_ms=NOW_MS + 31 * MS_PER_DAY, keep="") == []
 
     assert await store.values("retention:") == {"retention:old": {}}
+
+
+class KilledAfterDeleting(MemoryStore):
+    """A store whose process ends just after a session was deleted."""
+
+    async def delete(self, session: str, *, length: int | None = None) -> bool:
+        await super().delete(session, length=length)
+        raise asyncio.CancelledError
+
+
+async def test_no_files_stay_behind_when_a_retention_is_killed_and_what_cannot_be_deleted_is_tried_again() -> None:
+    files = {"stuck", "old"}
+
+    def delete_files(session: str) -> None:
+        if session == "stuck":
+            raise StoreUnavailableError(session, "delete it by hand")
+        files.discard(session)
+
+    store = KilledAfterDeleting()
+    for name in ("stuck", "old"):
+        await talked(store, name, "cowagent")
+    for day in (31, 33):
+        with suppress(asyncio.CancelledError):
+            now_ms = NOW_MS + day * MS_PER_DAY
+            await delete_expired_sessions(store, now_ms=now_ms, keep="", delete_files=delete_files)
+
+    assert (await names(store), files) == (["stuck"], {"stuck"})
 
 
 async def test_opening_with_a_retention_leaves_the_sessions_of_other_policies_alone(store: Store) -> None:

@@ -90,7 +90,7 @@ class BackgroundJobs:
     `open_session` opens a session with the model that writes summaries. `model_key` names the key that pays for it: all
     workers with the same name share one queue, and `rate_limit` is the limit of that key. Pass the object as
     `CompactionOptions(queue=…)`. With `consolidation` the worker updates the board of that agent every hour.
-    `delete_files` removes what belongs to a session outside the store, once the session has expired.
+    `delete_files` removes what belongs to a session outside the store, before the session itself is deleted.
     """
 
     running: ClassVar["BackgroundJobs | None"] = None
@@ -275,12 +275,8 @@ class BackgroundJobs:
 
     async def delete_expired(self) -> int:
         """Delete the sessions whose own retention is over, each in a transaction of its own; return how many."""
-        expired = await delete_expired_sessions(self._store, now_ms=now_ms(), keep="")
-        if (delete_files := self._delete_files) is not None:
-            for session in expired:
-                with suppress(HoldfastError):  # others are not to wait for a folder that cannot be deleted
-                    await asyncio.to_thread(delete_files, session)
-        return len(expired)
+        delete_files = self._delete_files
+        return len(await delete_expired_sessions(self._store, now_ms=now_ms(), keep="", delete_files=delete_files))
 
     async def consolidate(self) -> int:
         """Update the board of this worker from finished conversations, and return how many entries have changed."""

@@ -6,9 +6,11 @@ first marked as due. It is deleted when it is still expired a day or more after 
 the clock was corrected, the mark is removed.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 
-from holdfast.stores.base import MS_PER_DAY, JsonRecord, Store, iter_sessions, session_value_key
+from holdfast.errors import HoldfastError
+from holdfast.stores.base import MS_PER_DAY, JsonRecord, SessionInfo, Store, iter_sessions, session_value_key
 
 RETENTION_PREFIX = session_value_key("", "retention")
 DAYS_KEY, DUE_KEY = "days", "dueMs"
@@ -24,8 +26,13 @@ async def record_retention(store: Store, session: str, days: int | None) -> None
     await store.put_value(session_value_key(session, "retention"), {} if days is None else {DAYS_KEY: days})
 
 
-async def delete_expired_sessions(store: Store, *, now_ms: int, keep: str) -> list[str]:
-    """Delete sessions that are due and still expired, except `keep`; mark what has expired since. Return their ids."""
+async def delete_expired_sessions(
+    store: Store, *, now_ms: int, keep: str, delete_files: Callable[[str], object] | None = None
+) -> list[str]:
+    """Delete sessions that are due and still expired, except `keep`; mark what has expired since. Return their ids.
+
+    `delete_files` removes what belongs to a session outside the store; it is called in a thread.
+    """
     kept_days = {
         key.removeprefix(RETENTION_PREFIX): (days, _number(value, DUE_KEY))
         for key, value in (await store.values(RETENTION_PREFIX)).items()
@@ -44,10 +51,22 @@ async def delete_expired_sessions(store: Store, *, now_ms: int, keep: str) -> li
                 await _mark(store, key, days, None)
         elif due_ms is None or due_ms > now_ms:
             await _mark(store, key, days, now_ms)
-        elif now_ms - due_ms >= MS_PER_DAY and await store.delete(session, length=info.length):
-            # Somebody may have gone on with it since the sessions were listed, which may be a while ago.
+        elif now_ms - due_ms >= MS_PER_DAY and await _delete(store, info, delete_files):
             deleted.append(session)
     return deleted
+
+
+async def _delete(store: Store, info: SessionInfo, delete_files: Callable[[str], object] | None) -> bool:
+    """Delete a session, unless somebody has gone on with it since it was listed, which may be a while ago."""
+    if delete_files is not None:
+        if await store.length(info.id) != info.length:
+            return False
+        try:
+            # The files first: after a failure, or a kill in between, the session is still there to delete again.
+            await asyncio.to_thread(delete_files, info.id)
+        except HoldfastError:
+            return False  # others are not to wait for a folder that cannot be deleted
+    return await store.delete(info.id, length=info.length)
 
 
 async def _mark(store: Store, key: str, days: int, due_ms: int | None) -> None:
