@@ -882,6 +882,21 @@ async def test_a_store_that_takes_too_long_does_not_stop_the_request_and_a_heade
     assert seen.header("x-holdfast-error") == "not recorded: recording took longer than 0.01 s"
 
 
+async def test_a_request_that_was_recorded_too_late_is_not_taken_for_one_that_waits_for_its_answer() -> None:
+    store, settings = SlowStore(), RelaySettings(recording_seconds=0.5)
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
+        gateway_to(upstream, store=store, settings=settings) as app,
+    ):
+        await Caller(app, body=chat_of("one")).running
+        edited = Caller(app, body=chat_of("one, edited"))
+        store.opened.set()
+        await edited.running
+        users = app.state.recorder.sessions.get("s").users
+
+    assert (await said_in(store), users) == (["one, edited", "Hi"], 0)
+
+
 def compressed(encoding: str, pieces: Sequence[bytes]) -> list[bytes]:
     """Return the pieces of a stream in an encoding, each of them readable when it arrives."""
     if encoding == "deflate":

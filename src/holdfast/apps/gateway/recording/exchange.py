@@ -235,6 +235,13 @@ class Exchange:
         sink.read_ahead()
         return True
 
+    async def give_up(self) -> None:
+        """Let go of the session without an answer. Its next request no longer takes this one for running."""
+        sink, sessions, self._sink = self._sink, self._sessions, None
+        self.shrink = self.prepare_again = None
+        if sink is not None and sessions is not None:
+            await self._store(sink, sessions, is_answer=False)
+
     async def _store(self, sink: AnswerSink, sessions: OpenSessions, *, is_answer: bool) -> None:
         try:
             answer = await self._copy.read() if is_answer else None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import dropwhile
@@ -131,7 +131,11 @@ class OpenSession:
         return agent_list
 
 
-async def _run_and_settle(work: Coroutine[object, object, T], ended: "asyncio.Future[T]") -> None:
+async def _run_and_settle(
+    work: Coroutine[object, object, T],
+    ended: "asyncio.Future[T]",
+    discard: Callable[[T], Awaitable[object]] | None,
+) -> None:
     try:
         result = await work
     except BaseException as error:
@@ -140,6 +144,8 @@ async def _run_and_settle(work: Coroutine[object, object, T], ended: "asyncio.Fu
         raise
     if not ended.done():
         ended.set_result(result)
+    elif discard is not None:
+        await discard(result)
 
 
 def _time_out(ended: "asyncio.Future[T]") -> None:
@@ -242,14 +248,21 @@ class OpenSessions:
         await asyncio.gather(*map(self._close_session, self._open.values()))
         self._open.clear()
 
-    async def run_to_completion(self, work: Coroutine[object, object, T], *, seconds: float | None = None) -> T:
+    async def run_to_completion(
+        self,
+        work: Coroutine[object, object, T],
+        *,
+        seconds: float | None = None,
+        discard: Callable[[T], Awaitable[object]] | None = None,
+    ) -> T:
         """Return the result of work that is finished even if the caller is cancelled.
 
-        Raises `TimeoutError` if it takes longer than `seconds`; it is finished then, too.
+        Raises `TimeoutError` if it takes longer than `seconds`; it is finished then, too. `discard` gets a result that
+        nobody waits for any more.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[T] = loop.create_future()
-        self.start(_run_and_settle(work, ended))
+        self.start(_run_and_settle(work, ended, discard))
         timer = None if seconds is None else loop.call_later(seconds, _time_out, ended)
         try:
             return await ended

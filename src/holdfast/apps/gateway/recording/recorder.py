@@ -215,7 +215,8 @@ class Recorder:
             return exchange
         try:
             recording = self._until_current(lambda: self._receive(reading))
-            return await self.sessions.run_to_completion(recording, seconds=seconds)
+            # An exchange that comes too late would else wait for its answer for ever, and hold its session open.
+            return await self.sessions.run_to_completion(recording, seconds=seconds, discard=Exchange.give_up)
         except (HoldfastError, ValueError) as error:
             raise RecordingError(str(error)) from error
 
