@@ -1169,6 +1169,40 @@ async def test_a_client_that_leaves_ends_what_only_passes_through() -> None:
     assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
 
 
+async def test_a_client_that_leaves_after_a_long_upload_ends_its_answer() -> None:
+    async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream) as app, served(app) as url:
+        client = RawClient(url)
+        await client.send("POST", "/v1/audio/transcriptions", b"a" * (3 << 20))
+        seen = await client.read(until=SSE[0])
+        client.leave()
+        await asyncio.wait_for(upstream.client_left.wait(), 10)
+
+    assert seen.body == SSE[0]
+
+
+async def test_a_client_that_leaves_in_a_long_upload_is_no_failure_of_the_provider() -> None:
+    reached, left = asyncio.Event(), asyncio.Event()
+
+    async def provider(_scope: Scope, receive: Receive, _send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            reached.set()
+        left.set()
+
+    async with served(provider) as upstream:
+        app = gateway_app(upstreams={"openai": f"{upstream}/v1"})
+        async with served(app) as url:
+            client = RawClient(url)
+            await client.send("POST", "/v1/files", b"a" * (2 << 20), {"content-length": str(3 << 20)})
+            await asyncio.wait_for(reached.wait(), 10)
+            client.leave()
+            await asyncio.wait_for(left.wait(), 10)
+        counted = await metrics_of(app)
+        await close_gateway(app)
+
+    assert 'holdfast_gateway_requests_total{status="499",wire="other"} 1.0' in counted
+    assert not [line for line in counted if line.startswith("holdfast_gateway_upstream_failures_total")]
+
+
 async def test_the_end_of_a_silent_answer_that_only_passes_through_is_no_error_of_the_gateway() -> None:
     timeouts = PhaseTimeouts(silence_seconds=0.05)
     async with FaultyUpstream(STALLED) as upstream, gateway_to(upstream, timeouts=timeouts) as app:

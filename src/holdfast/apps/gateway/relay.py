@@ -165,10 +165,26 @@ class ClientConnection:
             raise BodyTooLargeError
         return b"".join(pieces)
 
+    def upload(self, first: bytes) -> AsyncIterator[bytes]:
+        """Return the body as it arrives, after its first bytes. A task of the call to the provider takes the rest."""
+        self._task = asyncio.current_task()
+        return self._upload(first)
+
+    async def _upload(self, first: bytes) -> AsyncIterator[bytes]:
+        yield first
+        while not self.has_all:
+            try:
+                piece = await self.read()
+            except ClientLeftError:
+                self._interrupt(ClientLeftError())
+                raise
+            yield piece
+        self.watch()
+
     def watch(self) -> None:
         """Begin to watch for the client to leave, once its request is here."""
         loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task(loop)
+        self._task = self._task or asyncio.current_task(loop)
         self.active_at = loop.time()
         self._watcher = loop.create_task(self._watch())
         self._tick = loop.call_later(self._tick_seconds, self._end_silence, loop)
@@ -713,7 +729,7 @@ class Relay:
             if client.has_all:
                 client.watch()
             else:
-                body, size = _upload(client, first), int(declared) if declared else None
+                body, size = client.upload(first), int(declared) if declared else None
             headers = request_headers(call.raw_headers, body_bytes=size, without=self._own_credential(call))
             self._add_key(call, headers)
             response = await self._call_upstream(call, headers, body)
@@ -964,13 +980,6 @@ async def _soon(response: aiohttp.ClientResponse, seconds: float) -> bytes:
         return await next_chunk(response)
     async with asyncio.timeout(seconds):
         return await next_chunk(response)
-
-
-async def _upload(client: ClientConnection, first: bytes) -> AsyncIterator[bytes]:
-    yield first
-    while not client.has_all:
-        yield await client.read()
-    client.watch()
 
 
 def _has_key(query: str) -> bool:
