@@ -223,6 +223,29 @@ async def test_silence_between_events_is_filled_with_pings(path: str, ping: byte
     assert seen.body.startswith(SSE[0] + ping * 2)
 
 
+async def test_an_event_has_ended_for_a_ping_although_the_empty_line_after_it_came_by_itself() -> None:
+    is_seen = asyncio.Event()
+
+    async def provider(_scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": SSE[0] + SSE[1][:-1], "more_body": True})
+        await is_seen.wait()
+        await send({"type": "http.response.body", "body": b"\n", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    settings = RelaySettings(ping_seconds=0.02)
+    async with served(provider) as upstream, running_gateway(upstream, settings=settings) as url:
+        client = RawClient(url)
+        await client.send("POST", "/v1/chat/completions", CHAT)
+        await client.read(until=SSE[1][:-1])
+        is_seen.set()
+        await asyncio.wait_for(client.read_more(until=b": ping\n\n"), 10)
+        client.leave()
+
+    assert client.body.startswith(SSE[0] + SSE[1] + b": ping\n\n")
+
+
 async def test_no_ping_interrupts_an_event() -> None:
     at = len(FaultyAnswer(headers=STREAM, framing="close").encoded()[0]) + len(SSE[0]) - 1
     stalled = FaultyAnswer(headers=STREAM, pieces=SSE, framing="close", fault="stall", at=at)

@@ -130,6 +130,8 @@ class ClientConnection:
         self._is_sending = False
         self._interruption: Exception | None = None
         self._is_at_boundary = False
+        self._last_bytes = b""
+        """The end of what was sent: some servers write an event and the empty line after it one by one."""
         self.has_all = False
         """Whether the whole request has arrived."""
         self.is_gone = False
@@ -239,7 +241,8 @@ class ClientConnection:
         """Send a piece of the answer, and wait while the client is slower than the provider."""
         if data:
             await self._write(data, has_more=True)
-            self._is_at_boundary = data.endswith(EVENT_ENDS)
+            end = data if len(data) >= LONGEST_EVENT_END else self._last_bytes + data
+            self._last_bytes, self._is_at_boundary = end[-LONGEST_EVENT_END:], end.endswith(EVENT_ENDS)
 
     async def end(self, data: bytes = b"") -> None:
         """Complete the answer with its last bytes: one write where two would be one more packet."""
