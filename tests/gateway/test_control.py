@@ -516,6 +516,36 @@ async def test_a_session_is_pinned_rewound_forked_and_exported(url: str, tmp_pat
     ]
 
 
+async def test_after_undo_and_redo_a_session_has_what_the_next_list_of_its_client_has(upstream: FaultyUpstream) -> None:
+    store, said = MemoryStore(), list[list[object]]()
+
+    async def say(*texts: str) -> None:
+        listed = [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
+        body = json.dumps({"model": "gpt-5", "messages": listed}).encode()
+        await ask(url, body=body, x_holdfast_session="s")
+        async with Session.open("s", store=store) as session:
+            said.append([native["content"] for native in await session.messages()])
+
+    async with running_gateway(upstream.url, access=Access(control_token=TOKEN), store=store) as url:
+        await say("one")
+        await say("one", "Noted.", "two")
+        await say("one", "Noted.", "other")
+        undone = await value(url, "/sessions/s/undo", "POST")
+        await say("one", "Noted.", "other", "Noted.", "three")
+        await value(url, "/sessions/s/undo", "POST")
+        redone = await value(url, "/sessions/s/redo", "POST")
+        await say("one", "Noted.", "other", "Noted.", "three", "Noted.", "four")
+
+    assert (undone, redone) == ({"undone": True}, {"redone": True})
+    assert [texts[::2] for texts in said] == [
+        ["one"],
+        ["one", "two"],
+        ["one", "other"],
+        ["one", "other", "three"],
+        ["one", "other", "three", "four"],
+    ]
+
+
 async def test_every_request_is_there_with_the_bytes_that_were_sent(url: str, upstream: FaultyUpstream) -> None:
     await talk(url, "s", *LONG, *LONG)
 

@@ -388,15 +388,19 @@ class _ControlApi:
     async def undo(self, request: Request, caller: Caller) -> object:
         """Undo the last change of the context."""
         _check_empty_body(await read_own_body(request))
-        async with self._opened(request, caller) as session:
-            return {"undone": await session.undo()}
+        async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
+            undone = await opened.session.undo()
+            opened.note_changed_view()
+        return {"undone": undone}
 
     @_serves("POST", f"{_SESSION}/redo", schema.RedoneAnswer)
     async def redo(self, request: Request, caller: Caller) -> object:
         """Redo the change that was undone last."""
         _check_empty_body(await read_own_body(request))
-        async with self._opened(request, caller) as session:
-            return {"redone": await session.redo()}
+        async with self._recorder.session(await self._known(request, caller)) as opened, opened.lock:
+            redone = await opened.session.redo()
+            opened.note_changed_view()
+        return {"redone": redone}
 
     @_serves("POST", f"{_SESSION}/rewind", schema.RewoundAnswer, schema.RewindBody, is_body_needed=True)
     async def rewind(self, request: Request, caller: Caller) -> object:

@@ -104,6 +104,11 @@ class OpenSession:
             if agent_list.in_flight:
                 del self.agent_lists[MAIN_AGENT]
 
+    def note_changed_view(self) -> None:
+        """Compare the next lists with what is in view then: a rewind was undone, or made again."""
+        for agent_list in self.agent_lists.values():
+            agent_list.is_behind = True
+
     def measure(self) -> int:
         """Bring `size` up to date, and return by how much it grew."""
         before, self.size = self.size, sum([one.last_body.size for one in self.agent_lists.values() if one.last_body])
