@@ -782,6 +782,22 @@ async def test_what_a_provider_sends_after_its_last_event_is_left_out_between_tw
     assert b": bye" not in raw.body
 
 
+@pytest.mark.parametrize(
+    "odd", [b"data: {}\n\n", b"data: ping\n\n", b'data: {"x": "\xff"}\n\n'], ids=["empty", "text", "no UTF-8"]
+)
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_event_that_is_none_of_the_api_ends_no_answer(wire: Wire, odd: bytes) -> None:
+    first, *rest = [event_bytes(*event) for event in stream_events(wire, SAYS)]
+    rounds = AnswerRounds(wire, is_stream=True)
+
+    begun = rounds.add(first) + rounds.add(odd)
+    is_over = rounds.is_over
+    shown = begun + b"".join(map(rounds.add, rest)) + rounds.end()
+
+    assert (begun, is_over) == (first + odd, False)
+    assert answer_text(read_answer(wire, answer_events(wire, shown))) == SAYS.text
+
+
 class FailingStore(MemoryStore):
     """A store that fails once some appends were made."""
 

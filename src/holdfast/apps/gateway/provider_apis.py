@@ -295,7 +295,7 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
     start = raw[:64].lstrip()
     if start.startswith((b"{", b"[")):
         with suppress(ValueError):
-            whole = _read_as_client(raw)
+            whole = read_as_client(raw)
             return list(whole) if is_list(whole) else [whole]
         return _whole_values(raw)
     if b"\r" in raw:  # JSON has it only escaped
@@ -313,11 +313,11 @@ def answer_events(wire: Wire, raw: bytes) -> list[object]:
     found: list[object] = []
     for event in raw.split(b"\n\n"):
         with suppress(ValueError):
-            found.append(_read_as_client(event_data(event)))
+            found.append(read_as_client(event_data(event)))
     return found
 
 
-def _read_as_client(raw: bytes) -> object:
+def read_as_client(raw: bytes) -> object:
     """Return a JSON value; bytes that are no UTF-8 become U+FFFD, as in most clients. Raises `ValueError`."""
     try:
         return read_json(raw)

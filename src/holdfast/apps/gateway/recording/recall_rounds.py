@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from holdfast.apps.gateway.encodings import BodyTooLargeError
-from holdfast.apps.gateway.provider_apis import EventSplitter, event_data
+from holdfast.apps.gateway.provider_apis import EventSplitter, event_data, read_as_client
 from holdfast.apps.gateway.recording.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -44,7 +44,9 @@ _RUN_BY_PROVIDER = frozenset(
 )
 """Items whose results the provider adds by itself."""
 _LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete", "response.failed", "error")
-"""The last events of streams that end with an event of their own; a chat ends with `[DONE]`."""
+"""The last events of streams that end with an event of their own."""
+_DONE = b"[DONE]"
+"""The data with which a chat ends, which is no JSON."""
 _JOINED_TEXTS = ("content", "refusal", "reasoning_content", "reasoning", "reasoning_details")
 _CUT_SHORT = frozenset({"length", "content_filter"})
 Stop: TypeAlias = Literal["", "called", "other"]
@@ -670,7 +672,7 @@ class AnswerRounds:
         self._is_passed_on = False
         """Whether an event is too large to be read, so that the rest of the stream is passed on as it comes."""
         self._last_marks: list[bytes] = []
-        """The ends of streams that are no JSON: `[DONE]`."""
+        """The ends of streams that are no event of their API."""
         self._answers: list[JsonObject] = []
         """Without a stream, the rounds so far, or the events that the client gets in the end."""
         self._is_changed = False
@@ -698,18 +700,18 @@ class AnswerRounds:
 
     def _add_event(self, raw: bytes) -> bytes:
         data = event_data(raw)
-        try:
-            event = as_object(read_json(data))
-        except ValueError:
-            event = JsonObject()
-        if event:
-            self.is_over = self.is_over or event.get("type") in _LAST_EVENTS
-            return self._encoded(self._joiner.add(event), raw, event)
-        if data:
+        if data == _DONE:
             self.is_over = True
             self._last_marks.append(raw)
             return b""
-        return raw
+        try:
+            event = as_object(read_as_client(data))
+        except ValueError:
+            event = JsonObject()
+        if not event:
+            return raw
+        self.is_over = self.is_over or event.get("type") in _LAST_EVENTS
+        return self._encoded(self._joiner.add(event), raw, event)
 
     def _encoded(self, events: Sequence[JsonObject], raw: bytes = b"", unchanged: object = None) -> bytes:
         return b"".join(raw if event is unchanged else encoded_event(self._wire, event) for event in events)
@@ -720,7 +722,7 @@ class AnswerRounds:
             return self._joiner.stop
         self._whole = b"".join(self._pieces)
         try:
-            value = read_json(self._whole)
+            value = read_as_client(self._whole)
         except ValueError:
             return ""
         if self._is_list:
