@@ -798,6 +798,34 @@ def test_an_event_that_is_none_of_the_api_ends_no_answer(wire: Wire, odd: bytes)
     assert answer_text(read_answer(wire, answer_events(wire, shown))) == SAYS.text
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_recall_is_answered_although_another_process_has_written_to_the_session(
+    wire: Wire, rounds: int
+) -> None:
+    store, client = MemoryStore(), Client(wire, "", is_stream=False)
+    recorder = Recorder(store, offers_recall=True)
+    client.add_prompt("What is my boat called?")
+    exchange = await recorder.receive(ClientRequest(wire, client.path, "talk", {}, client.body(), "", "x"))
+    bodies = list[bytes]()
+    for number in range(rounds):
+        exchange.feed(json.dumps(whole_answer(wire, ASKS, number)).encode())
+        async with Session.open("talk", store=store) as other:
+            await other.record_side_call("Boats", purpose="title")
+        bodies.append(await exchange.continue_answer() or b"")
+    exchange.feed(json.dumps(whole_answer(wire, SAYS)).encode())
+    await exchange.finish("complete", 200)
+    async with recorder.session("talk") as opened:
+        recorded = await opened.session.messages()
+    await recorder.close()
+
+    sent = [json.loads(body)[LISTS[wire]] for body in bodies]
+    assert [called_tools(listed[-2]) for listed in sent] == [["recall"]] * rounds
+    assert [called_tools(dict(one)) for one in recorded[: len(sent[-1])]] == [called_tools(one) for one in sent[-1]]
+    assert SAYS.text in json.dumps(recorded[len(sent[-1]) :])
+    assert validate(sent[-1], FORMATS[wire]) == []
+
+
 class FailingStore(MemoryStore):
     """A store that fails once some appends were made."""
 

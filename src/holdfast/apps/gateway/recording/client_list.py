@@ -276,6 +276,7 @@ class AgentList:
     def read_again(self, wire: Wire, start: bytes, numbered: Sequence[tuple[int, JsonMapping]]) -> None:
         """Begin again with the messages of the log, of which others may have added or hidden some."""
         self.chain, self._slices, self._lengths = Chain(start), [], []
+        self.hidden, self.open_answer, self._joined_ends, self._recall_ids = set(), None, {}, frozenset()
         self.forget(0, 0)
         self.add_recorded(wire, numbered)
         self.is_behind = False

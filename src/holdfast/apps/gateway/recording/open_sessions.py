@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.session.calibration import ServedModel
 from holdfast.session.session import Session, SessionOpener
 from holdfast.stores.base import JsonRecord, Store, session_value_key
-from holdfast.wire.answers import Wire
+from holdfast.wire.answers import JsonMapping, Wire
 
 T = TypeVar("T")
 NO_MODEL = ServedModel()
@@ -126,14 +126,23 @@ class OpenSession:
         agent_list = self.agent_lists.get(MAIN_AGENT)
         if agent_list and not agent_list.is_behind:
             return agent_list
-        # What is recorded next fails if another process has written since.
-        numbered = await self.session.numbered_messages(refreshes=False)
-        numbered = [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)]
+        numbered = await self._numbered_messages()
         if agent_list is None or self.has_recall or not agent_list.catch_up(wire, numbered, self.agent):
             agent_list = AgentList(self.session, Chain(start), self.agent, has_recall=self.has_recall)
             agent_list.add_recorded(wire, numbered)
         self.agent_lists[MAIN_AGENT] = agent_list
         return agent_list
+
+    async def read_main_again(self, agent_list: AgentList, wire: Wire, start: bytes) -> None:
+        """Read the main agent's list from the log as it is now; what goes on with that list keeps it."""
+        self.events_read = self.session.events_read
+        agent_list.read_again(wire, start, await self._numbered_messages())
+        self.agent_lists[MAIN_AGENT] = agent_list
+
+    async def _numbered_messages(self) -> list[tuple[int, JsonMapping]]:
+        # What is recorded next fails if another process has written since.
+        numbered = await self.session.numbered_messages(refreshes=False)
+        return [*dropwhile(lambda one: one[1].get("role") in ("system", "developer"), numbered)]
 
 
 async def _run_and_settle(

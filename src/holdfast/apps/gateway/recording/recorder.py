@@ -720,24 +720,47 @@ class Recorder:
 
         None means that the answer is over: the client has calls to answer first, or there are none of ours.
         """
-        wire, opened, agent_list = sink.reading.request.wire, sink.opened, sink.agent_list
+        wire, opened = sink.reading.request.wire, sink.opened
         calls = recall_calls(wire, answer.messages)
         is_over = not calls or has_other_calls(wire, answer.messages) or not answer.is_complete
         if is_over or sink.rounds > MAX_RECALL_ROUNDS:
             return None
         results = await self._recall_results(sink, calls)
         sink.rounds += 1
+        sent = exchange.body
         async with opened.lock:
-            if not self._is_current(sink):
-                return _continued_body(exchange.body, sink.reading, [*answer.messages, *results])
-            async with _Writing(opened, sink.agent_name, agent_list):
-                await self._append_messages(sink, answer, duration_ms, results)
-                if exchange.prepare_again is None:
-                    await self._index_response(sink, answer)
-                    return _continued_body(exchange.body, sink.reading, [*answer.messages, *results])
+            is_recorded = self._is_current(sink)
+            if is_recorded:
+                last_hash, open_answer = sink.last_hash, sink.open_answer
+
+                async def append() -> bool:
+                    sink.last_hash, sink.open_answer = last_hash, open_answer
+                    return await self._append_round(exchange, sink, answer, duration_ms, results)
+
+                is_recorded = await self._until_current(append)
+        if is_recorded:
+            await self._index_response(sink, answer)
+        if is_recorded and exchange.prepare_again is not None:
+            return exchange.body
+        return _continued_body(sent, sink.reading, [*answer.messages, *results])
+
+    async def _append_round(
+        self, exchange: Exchange, sink: "_AgentSink", answer: Answer, duration_ms: int, results: Sequence[JsonMapping]
+    ) -> bool:
+        """Record an answer and the results of its calls of `recall`, and prepare the request that follows them.
+
+        Return False if others have recorded something since that its client has, too.
+        """
+        opened, agent_list, reading = sink.opened, sink.agent_list, sink.reading
+        if opened.has_news:
+            await opened.read_main_again(agent_list, reading.request.wire, reading.start)
+        if not self._is_current(sink):
+            return False
+        async with _Writing(opened, sink.agent_name, agent_list):
+            await self._append_messages(sink, answer, duration_ms, results)
+            if exchange.prepare_again is not None:
                 await exchange.prepare_again()
-        await self._index_response(sink, answer)
-        return exchange.body
+        return True
 
     async def _recall_results(self, sink: "_AgentSink", calls: Sequence[RecallCall]) -> list[JsonObject]:
         wire, tool = sink.reading.request.wire, sink.opened.session.recall_tool()
