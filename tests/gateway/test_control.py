@@ -569,6 +569,17 @@ async def test_what_cannot_be_compacted_is_a_conflict(url: str) -> None:
     assert (seen.status, bool(json.loads(seen.body)["error"])) == (409, True)
 
 
+async def test_a_preview_that_would_not_help_says_why(url: str) -> None:
+    await talk(url, "s", "a", "b")
+    for position in range(4):
+        await value(url, "/sessions/s/pin", "POST", b'{"position": %d}' % position)
+
+    preview = await value(url, "/sessions/s/preview", "POST")
+
+    tokens = f"{preview['tokens_after']} tokens instead of {preview['tokens_before']}"
+    assert (preview["success"], preview["reason"]) == (False, f"the replacement would be no smaller: {tokens}")
+
+
 async def test_half_a_character_and_a_huge_number_are_told_as_they_were_said(url: str) -> None:
     said = {"role": "user", "content": "cut \ud83d", "x_size": 10**30}
     body = json.dumps({"model": "gpt-5", "messages": [said]}).encode()

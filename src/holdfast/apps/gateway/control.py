@@ -125,7 +125,7 @@ def _described_compaction(done: log.CompactionCompleted) -> dict[str, object]:
         "tokens_after": after,
         "summary": list(done.replacement),
         "by": done.summary.by_model or "rule",
-        "reason": done.reason,
+        "reason": done.error or done.reason,
     }
 
 
