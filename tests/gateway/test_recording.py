@@ -978,6 +978,23 @@ async def test_a_new_sub_agent_with_the_id_of_an_ended_one_has_a_scope_of_its_ow
     await other.close()
 
 
+@pytest.mark.parametrize("is_whole", [True, False], ids=["edited", "cut"])
+async def test_a_sub_agent_that_begins_anew_is_the_only_one_that_runs(recorder: Recorder, *, is_whole: bool) -> None:
+    child = {"x-session-id": "s", "x-agent-id": "a1"}
+    request = replace(chat("look", system="You explore.", stream=True), headers=child)
+    await answered(recorder, chat("hi", name="s"), "Hello.", 1)
+    if is_whole:
+        await answered(recorder, request, "Nothing.", 2)
+    else:
+        await cut(await recorder.receive(request))
+    await answered(recorder, request, "Roses.", 3)
+    running = await delegations(recorder, "s")
+    await answered(recorder, chat("hi", "Hello.", "it said: Roses.", name="s"), "Fine.", 4)
+
+    assert running == [("cancelled", ""), ("running", "")]
+    assert await delegations(recorder, "s") == [("cancelled", ""), ("answered", "Roses.")]
+
+
 async def test_an_answer_follows_what_another_gateway_has_changed_beside_the_conversation(
     recorder: Recorder, store: MemoryStore
 ) -> None:

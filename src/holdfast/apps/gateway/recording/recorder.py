@@ -59,6 +59,7 @@ from holdfast.apps.gateway.recording.recall_rounds import (
 from holdfast.apps.gateway.recording.rehearsal import rehearse
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.threads import run_at_low_priority
+from holdfast.core.history import events as log
 from holdfast.core.history.events import MAIN, SideCallPurpose
 from holdfast.core.history.scopes import is_answer_message
 from holdfast.core.history.visibility import SEES_NOTHING
@@ -478,6 +479,9 @@ class Recorder:
             shared = await self._take_client_forms(opened, agent_list, listed)
         if agent_list is None or shared.rewind_to is not None:
             # It is new, or its list has changed: it goes on in a new scope, and what it did before stays.
+            if (before := opened.agent_lists.get(name)) is not None and isinstance(before.conversation, Delegate):
+                scope, problem = before.conversation.scope, "its client went back to an earlier message"
+                await before.conversation.end(log.DelegationFinished(scope=scope, state="cancelled", error=problem))
             task = "\n".join(texts_of(body.message(0)))[-MAX_DELEGATED_CHARS:]
             # What the main agent hears of it unasked is in the list of its client.
             context = opened.session.delegate(
