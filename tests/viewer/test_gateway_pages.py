@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import httpx
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from holdfast.apps.gateway.access import Access, KeyEntry, Keys, create_key, key_hash, load_keys
 from holdfast.apps.gateway.app import close_gateway, gateway_app
@@ -43,6 +45,18 @@ async def test_the_pages_of_the_gateway_need_its_token(store: MemoryStore) -> No
         link for link in re.findall(r'(?:href|src|hx-get)="(/[^"?]*)', session.text) if link.startswith("/ui/")
     }
     assert foreign.status_code == 403
+
+
+async def test_a_browser_stays_signed_in_to_a_gateway_that_another_program_mounts(store: MemoryStore) -> None:
+    gateway = gateway_app(store=store, access=Access(control_token=TOKEN))
+    transport = httpx.ASGITransport(Starlette(routes=[Mount("/llm", gateway)]))
+    async with httpx.AsyncClient(transport=transport, base_url=ADDRESS, follow_redirects=True) as client:
+        signed_in = await client.get("/llm/ui/s/report", params={"token": TOKEN})
+        elsewhere = await client.get("/llm/ui/")
+        paths = [cookie.path for cookie in client.cookies.jar]
+    await close_gateway(gateway)
+
+    assert (signed_in.status_code, elsewhere.status_code, paths) == (200, 200, ["/llm/ui"])
 
 
 async def test_a_change_goes_through_the_session_that_the_gateway_holds(store: MemoryStore) -> None:

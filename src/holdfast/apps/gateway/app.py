@@ -173,7 +173,7 @@ class _Pages:
 
         app = make_app(
             self._recorder.store,
-            access=ViewerAccess(path="/ui", identify=partial(_reader_of, self._access)),
+            access=ViewerAccess(identify=partial(_reader_of, self._access)),
             editor=RecorderEditor(self._recorder),
             is_own_host=self._access.is_own_host,
         )

@@ -31,15 +31,12 @@ class Reader:
 class ViewerAccess:
     """The browsers that have signed in, by their cookies."""
 
-    def __init__(
-        self, *, may_change: bool = False, identify: Callable[[str], Reader | None] | None = None, path: str = "/"
-    ) -> None:
-        """`identify` returns the reader of a lasting token, such as the gateway's; `path` is where the pages are."""
+    def __init__(self, *, may_change: bool = False, identify: Callable[[str], Reader | None] | None = None) -> None:
+        """`identify` returns the reader of a lasting token, such as the gateway's."""
         self._may_change = may_change
         self._identify = identify
         self._tokens: set[str] = set()
         self._readers: OrderedDict[str, Reader] = OrderedDict()
-        self.path = path
         # Cookies do not tell ports apart, so two viewers on one machine need different names.
         self.cookie = f"holdfast-view-{secrets.token_hex(4)}"
 

@@ -1,6 +1,6 @@
 """The viewer as an ASGI application: routes, and what every answer has in common.
 
-    app = Starlette(routes=[Mount("/ui", viewer_app(store, access=ViewerAccess(path="/ui")))])
+    app = Starlette(routes=[Mount("/ui", viewer_app(store, access=ViewerAccess()))])
 
 Every page exists as HTML and, with `?format=json`, as the value it was made from. Reading is all that a reader may do,
 unless the program was started with `--allow-changes`.
@@ -192,11 +192,12 @@ class _Viewer:
         rest = urlencode([(key, value) for key, value in request.query_params.multi_items() if key != "token"])
         path = f"{base}{request.scope['path'].removeprefix(base)}"
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303, SECURITY_HEADERS)
-        self._set_cookie(answer, secret)
+        self._set_cookie(answer, secret, base)
         return answer
 
-    def _set_cookie(self, answer: Response, secret: str) -> None:
-        answer.set_cookie(self._access.cookie, secret, path=self._access.path, httponly=True, samesite="strict")
+    def _set_cookie(self, answer: Response, secret: str, base: str) -> None:
+        # The pages may be mounted anywhere, and in a program that is mounted itself.
+        answer.set_cookie(self._access.cookie, secret, path=base or "/", httponly=True, samesite="strict")
 
     async def sign_in(self, request: Request) -> Response:
         """Sign in with a token typed into a form."""
@@ -208,7 +209,7 @@ class _Viewer:
         except AccessDeniedError as error:
             return self._problem(request, error.status, str(error))
         answer = RedirectResponse(f"{base}/", 303, SECURITY_HEADERS)
-        self._set_cookie(answer, secret)
+        self._set_cookie(answer, secret, base)
         return answer
 
     def _problem(self, request: Request, status: int, text: str) -> Response:
