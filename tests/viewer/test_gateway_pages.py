@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -57,6 +58,22 @@ async def test_a_browser_stays_signed_in_to_a_gateway_that_another_program_mount
     await close_gateway(gateway)
 
     assert (signed_in.status_code, elsewhere.status_code, paths) == (200, 200, ["/llm/ui"])
+
+
+@pytest.mark.parametrize("mount", ["", "/llm"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_the_address_of_the_pages_without_its_slash_leads_to_them_and_goes_to_no_provider(
+    mount: str, method: str, store: MemoryStore
+) -> None:
+    async with FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream:
+        gateway = gateway_app(store=store, access=Access(control_token=TOKEN), upstreams={"openai": upstream.url})
+        transport = httpx.ASGITransport(Starlette(routes=[Mount(mount, gateway)]))
+        async with httpx.AsyncClient(transport=transport, base_url=ADDRESS) as client:
+            answer = await client.request(method, f"{mount}/ui", params={"token": TOKEN})
+        await close_gateway(gateway)
+
+    assert (answer.status_code, answer.headers["location"]) == (307, f"{mount}/ui/?token={TOKEN}")
+    assert upstream.requests == []
 
 
 async def test_a_change_goes_through_the_session_that_the_gateway_holds(store: MemoryStore) -> None:

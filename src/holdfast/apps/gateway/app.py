@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -132,6 +132,7 @@ def gateway_app(
         Route("/readyz", ready),
         Route("/metrics", show_metrics),
         *control_routes(recorder, rules),
+        Route("/ui", _AddSlash()),
         Mount("/ui", pages),
         *tools.routes(),
         Route("/{path:path}", relay),
@@ -152,6 +153,14 @@ async def _refuse_method(request: Request, error: Exception) -> Response:
     """Return the answer to a method that a route of our own does not have, in the form of all its errors."""
     said = f"{request.scope['path']} does not take {request.method}; see /holdfast/v1/openapi.json"
     return JSONResponse({"error": said}, 405, error.headers if isinstance(error, HTTPException) else None)
+
+
+class _AddSlash:
+    """Leads to the same path with a slash at its end. Nothing may pass it on: the query may hold the control token."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = scope["query_string"].decode("latin-1")
+        await RedirectResponse(f"{scope['path']}/{query and f'?{query}'}")(scope, receive, send)
 
 
 class _Pages:
