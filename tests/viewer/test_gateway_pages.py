@@ -39,13 +39,25 @@ async def test_the_pages_of_the_gateway_need_its_token(store: MemoryStore) -> No
     await close_gateway(app)  # pyright: ignore[reportArgumentType]
 
     assert (before.status_code, wrong.status_code, signed_in.status_code) == (401, 403, 200)
-    assert 'action="/ui/sign-in"' in before.text
+    assert ['action="/ui/sign-in"' in page.text for page in (before, wrong, foreign)] == [True, True, False]
     assert "question 0" in signed_in.text
     assert "parser_3" in session.text
     assert set(re.findall(r'(?:href|src|hx-get)="(/[^"?]*)', session.text)) == {
         link for link in re.findall(r'(?:href|src|hx-get)="(/[^"?]*)', session.text) if link.startswith("/ui/")
     }
     assert foreign.status_code == 403
+
+
+async def test_the_pages_of_the_gateway_say_which_token_they_need(store: MemoryStore) -> None:
+    client, app = client_of(store, Access(control_token=TOKEN))
+    async with client:
+        answers = [await client.get("/ui/"), await sign_in(client, "guessed"), await client.get("/ui/?token=guessed")]
+    await close_gateway(app)  # pyright: ignore[reportArgumentType]
+
+    needed = "the token of the control API, whose file the gateway names when it starts, or a key with control = true"
+    said = [re.findall(r"<h1>(.*)</h1>\s*<p>(.*)</p>", answer.text) for answer in answers]
+    wrong = ("Sign in", f"this token is wrong; what you need is {needed}")
+    assert said == [[("Sign in", f"this page needs {needed}")], [wrong], [wrong]]
 
 
 async def test_a_browser_stays_signed_in_to_a_gateway_that_another_program_mounts(store: MemoryStore) -> None:

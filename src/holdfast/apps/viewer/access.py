@@ -14,6 +14,12 @@ from holdfast.apps.serving import AccessDeniedError
 
 MAX_READERS = 64
 """How many browsers are remembered; the oldest is forgotten first."""
+NEEDED_KEY = "the token of the control API, whose file the gateway names when it starts, or a key with control = true"
+"""What the pages of a gateway need."""
+
+
+class SignInError(AccessDeniedError):
+    """Raised when a request may not be served before its browser signs in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class ViewerAccess:
         return token
 
     def sign_in(self, token: str) -> str:
-        """Return the cookie of a new reader; raises `AccessDeniedError` if the token is wrong or was used before."""
+        """Return the cookie of a new reader; raises `SignInError` if the token is wrong or was used before."""
         used = next((one for one in self._tokens if hmac.compare_digest(one.encode(), token.encode())), None)
         if used is not None:
             self._tokens.discard(used)
@@ -55,7 +61,8 @@ class ViewerAccess:
         else:
             reader = self._identify(token) if self._identify and token else None
         if reader is None:
-            raise AccessDeniedError(403, "this address was used before, or it is wrong; start the viewer again")
+            void = "this address was used before, or it is wrong; start the viewer again"
+            raise SignInError(403, f"this token is wrong; what you need is {NEEDED_KEY}" if self._identify else void)
         secret = secrets.token_urlsafe(32)
         self._readers[secret] = reader
         while len(self._readers) > MAX_READERS:
@@ -63,10 +70,11 @@ class ViewerAccess:
         return secret
 
     def reader_of(self, cookie: str | None) -> Reader:
-        """Return who has a cookie; raises `AccessDeniedError` if nobody has."""
+        """Return who has a cookie; raises `SignInError` if nobody has."""
         reader = self._readers.get(cookie) if cookie else None
         if reader is None or not reader.is_valid():
-            raise AccessDeniedError(401, "this page needs the address that the program printed when it started")
+            printed = "this page needs the address that the program printed when it started"
+            raise SignInError(401, f"this page needs {NEEDED_KEY}" if self._identify else printed)
         return reader
 
 

@@ -22,7 +22,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from holdfast.apps.serving import AccessDeniedError, check_source, error_status, query_number, read_own_body
-from holdfast.apps.viewer.access import Reader, ViewerAccess, is_own_form
+from holdfast.apps.viewer.access import Reader, SignInError, ViewerAccess, is_own_form
 from holdfast.apps.viewer.changes import SessionEditor, StoreEditor, apply_change, preview_compaction
 from holdfast.apps.viewer.export import export_page
 from holdfast.apps.viewer.pages import MESSAGES_PER_PAGE, Pages, UnknownPageError
@@ -181,6 +181,8 @@ class _Viewer:
                 return await handler(request, _Visit(request, reader, pages))
             except UnknownPageError as error:
                 return self._problem(request, 404, str(error))
+            except SignInError as error:
+                return self._problem(request, error.status, str(error), is_sign_in=True)
             except (AccessDeniedError, HoldfastError, ValueError) as error:
                 return self._problem(request, error_status(error), str(error))
 
@@ -207,16 +209,17 @@ class _Viewer:
             form = await form_of(request)
             secret = self._access.sign_in(form.get("token", ""))
         except AccessDeniedError as error:
-            return self._problem(request, error.status, str(error))
+            return self._problem(request, error.status, str(error), is_sign_in=isinstance(error, SignInError))
         answer = RedirectResponse(f"{base}/", 303, SECURITY_HEADERS)
         self._set_cookie(answer, secret, base)
         return answer
 
-    def _problem(self, request: Request, status: int, text: str) -> Response:
+    def _problem(self, request: Request, status: int, text: str, *, is_sign_in: bool = False) -> Response:
         if request.query_params.get("format") == "json":
             return json_response({"error": text}, status)
         base = request.scope.get("root_path", "")
-        return html_response(render("problem.html", base=base, status=status, problem=text, reader=None), status)
+        named = {"base": base, "status": status, "problem": text, "is_sign_in": is_sign_in, "reader": None}
+        return html_response(render("problem.html", **named), status)
 
     def _answer(self, visit: _Visit, template: str, value: object, live: str, **more: object) -> Response:
         """Return a page as HTML or as JSON; nothing if a page that updates itself has not changed."""
