@@ -37,6 +37,16 @@ async def test_a_token_works_once_and_becomes_a_cookie_that_scripts_and_other_si
     assert "set-cookie" not in second.headers
 
 
+async def test_a_browser_that_has_signed_in_may_open_the_printed_address_again(
+    store: MemoryStore, access: ViewerAccess
+) -> None:
+    address = f"/s/report?token={access.new_token()}"
+    async with client_of(store, access) as client:
+        pages = [await client.get(address, follow_redirects=True) for _ in range(2)]
+
+    assert [page.status_code for page in pages] == [200, 200]
+
+
 @pytest.mark.parametrize("path", [*PATHS, "/made/up", "/static/../app.py"])
 async def test_without_the_cookie_there_is_no_page(path: str, store: MemoryStore, access: ViewerAccess) -> None:
     async with client_of(store, access) as client:

@@ -52,14 +52,19 @@ class ViewerAccess:
         self._tokens.add(token)
         return token
 
-    def sign_in(self, token: str) -> str:
-        """Return the cookie of a new reader; raises `SignInError` if the token is wrong or was used before."""
+    def sign_in(self, token: str, cookie: str | None = None) -> str:
+        """Return the cookie of a new reader; raises `SignInError` if the token is wrong or was used before.
+
+        `cookie` is that of a browser that may have signed in before, and opens the same address again.
+        """
         used = next((one for one in self._tokens if hmac.compare_digest(one.encode(), token.encode())), None)
         if used is not None:
             self._tokens.discard(used)
             reader: Reader | None = Reader(may_change=self._may_change)
         else:
             reader = self._identify(token) if self._identify and token else None
+        if reader is None and cookie and self._is_signed_in(cookie):
+            return cookie
         if reader is None:
             void = "this address was used before, or it is wrong; start the viewer again"
             raise SignInError(403, f"this token is wrong; what you need is {NEEDED_KEY}" if self._identify else void)
@@ -71,11 +76,13 @@ class ViewerAccess:
 
     def reader_of(self, cookie: str | None) -> Reader:
         """Return who has a cookie; raises `SignInError` if nobody has."""
-        reader = self._readers.get(cookie) if cookie else None
-        if reader is None or not reader.is_valid():
+        if cookie is None or not self._is_signed_in(cookie):
             printed = "this page needs the address that the program printed when it started"
             raise SignInError(401, f"this page needs {NEEDED_KEY}" if self._identify else printed)
-        return reader
+        return self._readers[cookie]
+
+    def _is_signed_in(self, cookie: str) -> bool:
+        return cookie in self._readers and self._readers[cookie].is_valid()
 
 
 def is_own_form(reader: Reader, csrf_token: object) -> bool:

@@ -190,7 +190,7 @@ class _Viewer:
 
     def _signed_in(self, request: Request, base: str, token: str) -> Response:
         """Return the cookie of a reader for a token, and lead on to the page without it."""
-        secret = self._access.sign_in(token)
+        secret = self._access.sign_in(token, request.cookies.get(self._access.cookie))
         rest = urlencode([(key, value) for key, value in request.query_params.multi_items() if key != "token"])
         path = f"{base}{request.scope['path'].removeprefix(base)}"
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303, SECURITY_HEADERS)
