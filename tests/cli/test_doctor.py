@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.apps.cli import doctor
 from holdfast.apps.cli.main import main
-from holdfast.apps.gateway.access import Access
+from holdfast.apps.gateway.access import Access, create_key, load_keys
 from holdfast.session.log.event_log import now_ms
 from holdfast.session.session import Session
 from holdfast.testing.chat import user_message
@@ -333,9 +333,64 @@ def test_a_gateway_that_does_not_run_is_named_with_the_way_to_start_it(capsys: C
     ]
 
 
+@pytest.mark.parametrize("form", ["{0}/", "{0}/v1", "{0}/v1/", "127.0.0.1:{1}"])
+async def test_the_address_of_a_gateway_may_be_that_of_its_clients(
+    form: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_CONTROL_TOKEN", "t0ken")
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
+        running_gateway(upstream.url, access=Access(control_token=os.environ["HOLDFAST_CONTROL_TOKEN"])) as url,
+    ):
+        address = form.format(url, url.rpartition(":")[2])
+        _, findings = await asyncio.to_thread(checked, capsys, "--gateway", address)
+
+    assert [state for state, _ in about(findings, "gateway")] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    "address", ["", "http://", "ftp://127.0.0.1", "file:///", "http://127.0.0.1:99999", "http://a?b", "http://a b"]
+)
+def test_an_address_that_can_be_no_gateway_is_told_with_one_that_can(address: str, capsys: Captured) -> None:
+    code, findings = checked(capsys, "--gateway", address)
+
+    said = f"{address!r} is no address of a gateway; one is like http://127.0.0.1:8787"
+    assert (code, about(findings, "gateway")) == (1, [("fail", said)])
+
+
+@pytest.mark.parametrize("answer", [FaultyAnswer(pieces=[b'{"status": "ok"}']), FaultyAnswer(status=404)])
+async def test_another_server_at_the_address_gets_no_prompt_and_is_told(answer: FaultyAnswer, capsys: Captured) -> None:
+    async with FaultyUpstream(answer) as server:
+        _, findings = await asyncio.to_thread(checked, capsys, "--gateway", server.url)
+        asked = [request.line for request in server.requests]
+
+    remedy = "check the address, or start a gateway on another port: holdfast gateway --port N"
+    said = f"what answers at {server.url} is no Holdfast gateway; {remedy}"
+    assert (asked, about(findings, "gateway")) == (["GET /health HTTP/1.1"], [("fail", said)])
+
+
+async def test_a_gateway_with_keys_is_asked_with_the_key_of_the_control_api(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "keys.toml"
+    key = create_key(keys, "alice", control=True)
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
+        running_gateway(upstream.url, access=Access(keys=load_keys(keys))) as url,
+    ):
+        _, without = await asyncio.to_thread(checked, capsys, "--gateway", url)
+        monkeypatch.setenv("HOLDFAST_CONTROL_TOKEN", key)
+        _, findings = await asyncio.to_thread(checked, capsys, "--gateway", url)
+
+    [(state, said)] = about(without, "gateway")
+    remedy = "set HOLDFAST_CONTROL_TOKEN to a key of that gateway with control = true"
+    assert (state, said.rpartition("; ")[2]) == ("fail", remedy)
+    assert [state for state, _ in about(findings, "gateway")] == ["ok", "ok"]
+
+
 async def asked_of(server: FaultyUpstream, capsys: Captured, *headers: tuple[str, str], status: int = 200) -> list[str]:
     """Return what is found, beside the status, where a server gives the same answer to every request."""
-    server.answer = FaultyAnswer(status=status, headers=headers, pieces=[b'{"status": "fine"}'])
+    server.answer = FaultyAnswer(status=status, headers=headers, pieces=[b'{"status": "ok", "server": "holdfast"}'])
     _, findings = await asyncio.to_thread(checked, capsys, "--gateway", server.url)
     return [f"{state}: {said}" for state, said in about(findings, "gateway")][1:]
 
@@ -370,7 +425,7 @@ async def test_a_gateway_that_records_nothing_or_cannot_be_asked_is_told(
 
 
 async def test_a_gateway_that_breaks_off_is_told(capsys: Captured) -> None:
-    async with FaultyUpstream(FaultyAnswer(pieces=[b'{"status": "fine"}'])) as server:
+    async with FaultyUpstream(FaultyAnswer(pieces=[b'{"status": "ok", "server": "holdfast"}'])) as server:
         checking = asyncio.create_task(asyncio.to_thread(checked, capsys, "--gateway", server.url))
         await server.request_received.wait()
         server.answer = FaultyAnswer(fault="reset")

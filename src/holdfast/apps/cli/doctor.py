@@ -77,7 +77,7 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
     del store
     settings = settings_for(args, is_tolerant=True)
     findings = [*_check_versions(), *_check_settings(settings)]
-    findings += _check_model(settings, has_gateway=bool(args.gateway))
+    findings += _check_model(settings, has_gateway=args.gateway is not None)
     findings += [one async for one in _check_reachable(settings, is_asked=args.ask)]
     findings += [one async for one in _check_mcp_servers(settings)]
     findings += [one async for one in _check_store(settings)]
@@ -88,10 +88,10 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
             DoctorFinding(one.state, "store", one.said, one.remedy) for one in await check_postgres(settings.store)
         ]
     findings += [*_check_clock(), *_check_disk(settings)]
-    if args.gateway:
+    if args.gateway is not None:
         from holdfast.apps.cli.gateway_check import check_gateway  # noqa: PLC0415 - only if it is asked for
 
-        found = await asyncio.to_thread(lambda: list(check_gateway(args.gateway.rstrip("/"), settings)))
+        found = await asyncio.to_thread(lambda: list(check_gateway(args.gateway, settings)))
         findings += [DoctorFinding(one.state, "gateway", one.said, one.remedy) for one in found]
     if args.json:
         print_json([asdict(one) for one in findings])

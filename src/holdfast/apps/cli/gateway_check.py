@@ -16,11 +16,12 @@ from urllib.parse import quote
 from urllib.request import Request
 
 from holdfast.apps.cli.gateway import control_token_file
-from holdfast.apps.cli.wrap import health_of, opener_for
+from holdfast.apps.cli.wrap import DEFAULT_PORT, health_of, is_health_of_gateway, opener_for
 from holdfast.apps.settings.models import PROVIDER_KEYS, bare_model_name, provider_of
 from holdfast.apps.settings.settings import Settings
 from holdfast.models.anthropic_messages import ANTHROPIC_VERSION
 from holdfast.models.base import EMBEDDED_MODEL
+from holdfast.models.http_endpoint import split_http_url
 from holdfast.models.local_servers import OLLAMA_PREFIX
 
 ANSWER_SECONDS = 60.0
@@ -30,6 +31,8 @@ MAX_ANSWER_TOKENS = 16
 LOCAL_PROVIDER = OLLAMA_PREFIX.removesuffix(":")
 PROMPT = "Say ok."
 MESSAGES_PATH = "/v1/messages"
+CONTROL_TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
+DEFAULT_ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
 class GatewayFinding(NamedTuple):
@@ -54,24 +57,38 @@ class _Answer:
 
 def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
     """Send a prompt of two words through a gateway, look for it on record, and delete it again."""
-    if b"status" not in health_of(url):
+    address = _gateway_address(url)
+    if address is None:
+        yield GatewayFinding("fail", f"{url!r:.200} is no address of a gateway", f"one is like {DEFAULT_ADDRESS}")
+        return
+    url = address
+    health = health_of(url)
+    if not health:
         yield GatewayFinding("fail", f"no gateway answers at {url}", "start one: holdfast gateway")
+        return
+    if not is_health_of_gateway(health):
+        remedy = "check the address, or start a gateway on another port: holdfast gateway --port N"
+        yield GatewayFinding("fail", f"what answers at {url} is no Holdfast gateway", remedy)
         return
     session, (path, body) = f"doctor-{secrets.token_hex(4)}", _request(settings)
     began = time.monotonic()
     headers = {"content-type": "application/json"}
+    if key := os.environ.get(CONTROL_TOKEN_VARIABLE):
+        headers["x-holdfast-key"] = key  # which only a gateway with keys reads, and no gateway passes on
     if path == MESSAGES_PATH:
         headers["anthropic-version"] = ANTHROPIC_VERSION
     answer = _send(f"{url}/s/{session}{path}", body, headers)
+    is_known = "x-holdfast-session" in answer.headers
     if answer.status == HTTPStatus.OK:
         yield GatewayFinding("ok", f"{url}{path} answered in {time.monotonic() - began:.1f} s")
     else:
-        yield GatewayFinding(
-            "fail", f"{url}{path} answered {answer.status}: {answer.quoted}", _remedy(answer.status, settings)
-        )
+        is_refused = answer.status == HTTPStatus.UNAUTHORIZED and not is_known
+        remedy = f"set {CONTROL_TOKEN_VARIABLE} to a key of that gateway with control = true"
+        said = f"{url}{path} answered {answer.status}: {answer.quoted}"
+        yield GatewayFinding("fail", said, remedy if is_refused else _remedy(answer.status, settings))
     if problem := answer.headers.get("x-holdfast-error"):
         yield GatewayFinding("fail", f"the request was forwarded, and {problem}", "check the store of the gateway")
-    elif "x-holdfast-session" in answer.headers:
+    elif is_known:
         yield from _check_record(url, session, body, settings)
     elif answer.status != HTTPStatus.UNAUTHORIZED:  # a gateway with keys of its own says who it is in its refusal
         yield GatewayFinding(
@@ -79,17 +96,25 @@ def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
         )
 
 
+def _gateway_address(text: str) -> str | None:
+    """Return the address of a gateway, also from that of its clients; None if it is none."""
+    address = (text if "://" in text else f"http://{text}").rstrip("/").removesuffix("/v1")
+    parts = split_http_url(address)
+    is_plain = parts is not None and not (parts.query or parts.fragment or "@" in parts.netloc)
+    return address if is_plain and not any(char.isspace() for char in address) else None
+
+
 def _check_record(url: str, session: str, body: bytes, settings: Settings) -> Iterator[GatewayFinding]:
-    token = os.environ.get("HOLDFAST_CONTROL_TOKEN") or _read(control_token_file(settings))
+    token = os.environ.get(CONTROL_TOKEN_VARIABLE) or _read(control_token_file(settings))
     stays = f"session {session} stays on record there"
     if not token:
         said = f"the control API was not asked, because there is no token, so {stays}"
-        yield GatewayFinding("warn", said, "set HOLDFAST_CONTROL_TOKEN, or use the same --store as the gateway")
+        yield GatewayFinding("warn", said, f"set {CONTROL_TOKEN_VARIABLE}, or use the same --store as the gateway")
         return
     base, headers = f"{url}/holdfast/v1/sessions/{session}", {"authorization": f"Bearer {token}"}
     listed = _send(f"{base}/messages", None, headers)
     if listed.status != HTTPStatus.OK:
-        remedy = "set HOLDFAST_CONTROL_TOKEN to the token of that gateway"
+        remedy = f"set {CONTROL_TOKEN_VARIABLE} to the token of that gateway"
         said = f"the control API answered {listed.status}: {listed.quoted}; {stays}"
         yield GatewayFinding("fail", said, remedy)
         return

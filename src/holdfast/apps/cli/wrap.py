@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import OpenerDirector, ProxyHandler, build_opener, getproxies
 
@@ -268,17 +269,25 @@ async def _started_url(process: asyncio.subprocess.Process) -> str:
 
 def is_gateway(url: str) -> bool:
     """Return whether one of our gateways answers at an address, and not another program that has a /health, too."""
+    return is_health_of_gateway(health_of(url))
+
+
+def is_health_of_gateway(health: bytes) -> bool:
+    """Return whether this is what one of our gateways says when it is asked how it is."""
     try:
-        return as_object(json.loads(health_of(url))).get("server") == "holdfast"
+        return as_object(json.loads(health)).get("server") == "holdfast"
     except (ValueError, RecursionError):
         return False
 
 
 def health_of(url: str) -> bytes:
-    """Return what a server says when it is asked how it is; empty if it does not answer in HTTP."""
+    """Return what a server says when it is asked how it is, an error too; empty if it does not answer in HTTP."""
     try:
         with opener_for(url).open(f"{url}/health", timeout=HEALTH_SECONDS) as answer:
             return answer.read(1_000)
+    except HTTPError as error:
+        with error:
+            return f"{error.code} {error.reason}".encode()
     except (OSError, ValueError, HTTPException):
         return b""
 
