@@ -539,6 +539,11 @@ def test_a_recovery_that_breaks_off_leaves_no_file_that_looks_whole(
     assert run(capsys, "recover", str(chats))[0] == 0
 
 
+@pytest.mark.parametrize("folder", ["/", ".", ""])
+def test_a_folder_is_no_file_to_recover(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "recover", folder) == (2, "", f"holdfast: {Path(folder)}: Is a directory; check the path\n")
+
+
 @pytest.mark.parametrize("folder", ["/", "."])
 def test_an_export_into_a_folder_says_what_is_wrong(
     folder: str, chats: Path, capsys: pytest.CaptureFixture[str]

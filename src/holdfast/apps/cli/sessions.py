@@ -245,7 +245,7 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
     holdfast recover chats.db -o saved.db
     """
     del store
-    output: Path = args.output or args.file.with_name(f"{args.file.stem}.recovered.db")
+    output: Path = args.output or args.file.parent / f"{args.file.stem}.recovered.db"
     if os.path.exists(output):  # noqa: ASYNC240, PTH110 - nothing else runs meanwhile; False if it cannot be checked
         raise StoreUnavailableError(str(output), "it already exists; choose another file with -o")
     progress = ProgressCounter("rows")
