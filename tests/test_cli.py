@@ -532,11 +532,30 @@ def test_a_recovery_that_breaks_off_leaves_no_file_that_looks_whole(
     with monkeypatch.context() as patch:
         patch.setattr(SqliteStore, "append", write_a_part)
         code, _, problem = run(capsys, "recover", str(chats))
-    left = sorted(chats.parent.glob("chats.recovered*"))
+    left = sorted(chats.parent.glob("*chats.recovered*"))
 
     assert (code, problem) == (2, f"holdfast: {fresh}: the disk is full; free some space and try again\n")
     assert left == []
     assert run(capsys, "recover", str(chats))[0] == 0
+
+
+def test_a_recovered_file_has_its_name_only_when_it_is_whole(
+    chats: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talked(chats)
+    fresh, written = chats.with_name("chats.recovered.db"), list[bool]()
+    close = SqliteStore.close
+
+    async def note(store: SqliteStore) -> None:
+        if "recovered" in store.path.name:
+            written.append(fresh.exists())
+        await close(store)
+
+    monkeypatch.setattr(SqliteStore, "close", note)
+    code, _, _ = run(capsys, "recover", str(chats))
+
+    assert (code, written, fresh.exists()) == (0, [False], True)
+    assert sorted(one.name for one in chats.parent.glob("*recovered*")) == [fresh.name]
 
 
 @pytest.mark.parametrize("folder", ["/", ".", ""])

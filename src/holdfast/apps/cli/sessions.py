@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from secrets import token_hex
 from typing import TypeAlias
 
 from holdfast.apps.cli.config import settings_for
@@ -253,16 +254,20 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
     if not salvage.logs:
         progress.done()
         raise StoreUnavailableError(str(args.file), "nothing in it can be read; restore it from a copy")
-    new = SqliteStore(output)
+    # A part of it would be taken for everything, and be in the way of the next attempt.
+    part = output.with_name(f".{output.name}.{token_hex(8)}.part")
+    new = SqliteStore(part)
     try:
         rescued = await import_recovered(salvage, new, progress)
         await new.close()
-    except BaseException:
-        # A part of it would be taken for everything, and be in the way of the next attempt.
+        part.rename(output)
+    except BaseException as error:
         with suppress(StoreError):
             await new.close()
         for suffix in ("", "-wal", "-shm"):
-            Path(f"{output}{suffix}").unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs meanwhile
+            Path(f"{part}{suffix}").unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs meanwhile
+        if isinstance(error, StoreUnavailableError):
+            raise StoreUnavailableError(str(output), error.problem) from error
         raise
     finally:
         progress.done()
