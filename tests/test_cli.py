@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import sqlite3
 import stat
 import subprocess
@@ -147,6 +148,20 @@ def test_what_was_said_cannot_steer_the_terminal(chats: Path, capsys: pytest.Cap
     out = run(capsys, "show", "c1")[1]
 
     assert "a\\x1b[2Jb\\u202ec" in out
+
+
+def test_a_command_that_is_told_can_be_pasted_whatever_the_name_is(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talked(chats, "my $(report)")
+    damaged = tmp_path / "it's damaged.db"
+    damaged.write_bytes(b"garbage")
+
+    _, proof, _ = run(capsys, "replay", "my $(report)", "--verify")
+    _, _, problem = run(capsys, "sessions", "--store", f"sqlite:///{damaged}")
+
+    assert shlex.split(proof.splitlines()[-1])[:4] == ["holdfast", "replay", "my $(report)", "--verify"]
+    assert shlex.split(problem.split("`")[1]) == ["holdfast", "recover", str(damaged)]
 
 
 def test_a_log_is_proved_and_a_changed_one_is_caught(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:

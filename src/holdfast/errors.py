@@ -427,6 +427,9 @@ class DamagedStoreError(StoreError):
     """Raised when the database is damaged. Run `holdfast recover` to save what can be read."""
 
     def __init__(self, store: str, problem: str) -> None:
-        super().__init__(f"{store} is damaged ({problem}); `holdfast recover {store}` saves what can be read")
+        import shlex  # noqa: PLC0415 - for this error only
+
+        command = f"holdfast recover {shlex.quote(store)}"
+        super().__init__(f"{store} is damaged ({problem}); `{command}` saves what can be read")
         self.store = store
         self.problem = redact_text(problem)

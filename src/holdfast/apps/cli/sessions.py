@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from secrets import token_hex
+from shlex import quote
 from typing import TypeAlias
 
 from holdfast.apps.cli.config import settings_for
@@ -179,7 +180,7 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
     elif not args.verify:
         print_table(("REQUEST", "MESSAGES"), [(str(row["request"]), str(row["messages"])) for row in rows])
     else:
-        _print_proof(escape_line(session.id), rows, first, heads)
+        _print_proof(escape_line(quote(session.id)), rows, first, heads)
     if not is_head_known:
         warn(f"no request of this log has the head {args.head}: the log was changed, or it is another log")
     for problem in session.damage:
