@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.core.history import events as log
@@ -14,7 +15,7 @@ from holdfast.dataclass import dataclass
 from holdfast.errors import SessionClosedError, WorkspaceUnavailableError
 from holdfast.session.compaction.hooks import HookCall, Hooks, run_hooks
 from holdfast.session.compaction.telemetry import CompactionSpan, Telemetry
-from holdfast.session.heavy_work import record_in_thread
+from holdfast.session.heavy_work import plan_in_thread, record_in_thread
 from holdfast.session.log.event_log import SessionLog
 
 if TYPE_CHECKING:
@@ -128,7 +129,11 @@ class ObserverRunner:
 
     async def _count_messages(self, scope: str) -> int:
         """Return the number of messages in the context of a scope."""
-        return await self._log.load_and_retry(lambda: len(self._log.history.context(scope).visible_entries()))
+
+        def count() -> int:
+            return len(self._log.history.context(scope).visible_entries())
+
+        return await self._log.load_and_retry(partial(plan_in_thread, count))
 
     async def update_checkpoints(self) -> None:
         """Mark which checkpoints belong to compactions that are in force."""
