@@ -19,7 +19,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import FailingModel, ScriptedModel
-from tests.support import open_session
+from tests.support import open_session, wait_until
 
 WORDS = "word " * 200
 GOOD = "Intent: find the lost file [#0]. Next: look in docs/."
@@ -168,11 +168,12 @@ async def test_a_summary_that_waits_to_be_put_in_place_stands_in_nobodys_way() -
     for number in range(40):
         await session.record([user_message(f"{number} {WORDS}"), assistant_message(WORDS), user_message("and?")])
         await session.prepare(8_000)
-        await asyncio.sleep(0)
-        await session.record([assistant_message("so")])
-        if session.history.session_state.ready_summary:
+        if session.history.session_state.running_compaction:
+            await wait_until(lambda: session.history.session_state.ready_summary is not None)
             break
+        await session.record([assistant_message("so")])
 
+    assert session.history.session_state.ready_summary is not None
     assert (await session.compact()).success
 
 
