@@ -31,7 +31,7 @@ MAX_ANSWER_TOKENS = 16
 LOCAL_PROVIDER = OLLAMA_PREFIX.removesuffix(":")
 PROMPT = "Say ok."
 MESSAGES_PATH = "/v1/messages"
-CONTROL_TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_VARIABLE = "HOLDFAST_CONTROL_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
@@ -73,7 +73,7 @@ def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
     session, (path, body) = f"doctor-{secrets.token_hex(4)}", _request(settings)
     began = time.monotonic()
     headers = {"content-type": "application/json"}
-    if key := os.environ.get(CONTROL_TOKEN_VARIABLE):
+    if key := os.environ.get(TOKEN_VARIABLE):
         headers["x-holdfast-key"] = key  # which only a gateway with keys reads, and no gateway passes on
     if path == MESSAGES_PATH:
         headers["anthropic-version"] = ANTHROPIC_VERSION
@@ -83,7 +83,7 @@ def check_gateway(url: str, settings: Settings) -> Iterator[GatewayFinding]:
         yield GatewayFinding("ok", f"{url}{path} answered in {time.monotonic() - began:.1f} s")
     else:
         is_refused = answer.status == HTTPStatus.UNAUTHORIZED and not is_known
-        remedy = f"set {CONTROL_TOKEN_VARIABLE} to a key of that gateway with control = true"
+        remedy = f"set {TOKEN_VARIABLE} to a key of that gateway with control = true"
         said = f"{url}{path} answered {answer.status}: {answer.quoted}"
         yield GatewayFinding("fail", said, remedy if is_refused else _remedy(answer.status, settings))
     if problem := answer.headers.get("x-holdfast-error"):
@@ -105,16 +105,16 @@ def _gateway_address(text: str) -> str | None:
 
 
 def _check_record(url: str, session: str, body: bytes, settings: Settings) -> Iterator[GatewayFinding]:
-    token = os.environ.get(CONTROL_TOKEN_VARIABLE) or _read(control_token_file(settings))
+    token = os.environ.get(TOKEN_VARIABLE) or _read(control_token_file(settings))
     stays = f"session {session} stays on record there"
     if not token:
         said = f"the control API was not asked, because there is no token, so {stays}"
-        yield GatewayFinding("warn", said, f"set {CONTROL_TOKEN_VARIABLE}, or use the same --store as the gateway")
+        yield GatewayFinding("warn", said, f"set {TOKEN_VARIABLE}, or use the same --store as the gateway")
         return
     base, headers = f"{url}/holdfast/v1/sessions/{session}", {"authorization": f"Bearer {token}"}
     listed = _send(f"{base}/messages", None, headers)
     if listed.status != HTTPStatus.OK:
-        remedy = f"set {CONTROL_TOKEN_VARIABLE} to the token of that gateway"
+        remedy = f"set {TOKEN_VARIABLE} to the token of that gateway"
         said = f"the control API answered {listed.status}: {listed.quoted}; {stays}"
         yield GatewayFinding("fail", said, remedy)
         return
