@@ -14,7 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from typing import cast
 
@@ -225,7 +225,7 @@ class PlainScreen:
 
     def _write_stderr(self, text: str) -> None:
         self._end_line()
-        with self._output():
+        with self._output(), suppress(BrokenPipeError):  # the answer may have a reader nevertheless
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 

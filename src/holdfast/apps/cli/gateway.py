@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import gc
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import port_number, print_result, warn
+from holdfast.apps.cli.output import port_number, print_result, warn, write_notice
 from holdfast.apps.settings.build import delete_session_files, memory_from
 from holdfast.apps.settings.policies import load_policy_file
 from holdfast.apps.settings.settings import Settings
@@ -98,7 +97,7 @@ async def _serve(args: argparse.Namespace) -> int:
         port=args.port,
         remedy="choose another with --port and --host",
         drain_seconds=settings.gateway_drain_seconds,
-        announce=lambda address: print(f"listening on {address}", file=sys.stderr, flush=True),
+        announce=lambda address: write_notice(f"listening on {address}"),
         on_stop=lambda: stop_live_streams(app),
     )
 

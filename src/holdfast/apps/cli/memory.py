@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import escape_control_characters, print_json, print_table, warn
+from holdfast.apps.cli.output import escape_control_characters, print_json, print_table, warn, write_notice
 from holdfast.apps.settings.build import memory_from, rem_agent_from
 from holdfast.errors import SettingsError
 from holdfast.session.memory.consolidation import ConsolidationResult, RemAgent, describe_no_proposals, proposal_rows
@@ -100,7 +100,7 @@ async def _confirm_and_apply(args: argparse.Namespace, agent: RemAgent, done: Co
         warn("nothing was changed; --apply applies the proposals")
         return False
     if not args.apply:
-        print(f"change {agent.board.path}? [y/N] ", end="", file=sys.stderr, flush=True)
+        write_notice(f"change {agent.board.path}? [y/N] ", end="")
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             warn("nothing was changed")
             return False

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core.conversation.messages import Message
@@ -39,20 +40,26 @@ class ProgressCounter:
             return
         self._next = time.monotonic() + self._pause
         if self._is_line:
-            print(f"{count:,} {self._what}", file=sys.stderr, flush=True)
+            write_notice(f"{count:,} {self._what}")
         else:
             self._is_shown = True
-            print(f"\r{count:,} {self._what}", end="", file=sys.stderr, flush=True)
+            write_notice(f"\r{count:,} {self._what}", end="")
 
     def done(self) -> None:
         """Clear the line."""
         if self._is_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            write_notice("\r\x1b[K", end="")
+
+
+def write_notice(text: str, *, end: str = "\n") -> None:
+    """Write to standard error. If nobody reads that, the command goes on, and ends with its own exit code."""
+    with suppress(BrokenPipeError):
+        print(text, end=end, file=sys.stderr, flush=True)
 
 
 def warn(problem: str) -> None:
     """Print a problem to standard error, as one line."""
-    print(f"holdfast: {redact_text(escape_line(problem))}", file=sys.stderr)
+    write_notice(f"holdfast: {redact_text(escape_line(problem))}")
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
@@ -61,7 +68,7 @@ def confirm(args: argparse.Namespace, question: str) -> None:
         return
     if not sys.stdin.isatty():
         raise SettingsError("--yes", f"{question} there is no terminal to ask; pass --yes to agree")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    write_notice(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise KeyboardInterrupt
 
