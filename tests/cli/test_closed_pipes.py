@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
+from subprocess import run as run_process
 from typing import TextIO
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from holdfast.apps.chat.events import ChatNotice, TextDelta, TurnEnded
 from holdfast.apps.chat.plain_screen import PlainScreen
 from holdfast.apps.cli.main import main
+from tests.programs import HOLDFAST
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +62,28 @@ def test_an_answer_is_written_though_nobody_reads_the_notices_beside_it(
         screen.show(event)
 
     assert capsys.readouterr().out == "the answer\n"
+
+
+@pytest.mark.parametrize("command", [("export", "s", "-o"), ("view", "s", "--export")])
+def test_a_file_that_is_a_pipe_may_be_closed_as_standard_output_may(
+    command: tuple[str, ...], closed_pipe: TextIO, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.json").write_text('[{"role": "user", "content": "hello"}]')
+    assert main(["import", "s.json"]) == 0
+    capsys.readouterr()
+
+    with os.fdopen(os.dup(1), "w") as kept:  # what the command then takes from the process
+        code = main([*command, f"/dev/fd/{closed_pipe.fileno()}"])
+        os.dup2(kept.fileno(), 1)
+
+    assert (code, capsys.readouterr().err) == (0, "")
+
+
+def test_a_viewer_whose_address_nobody_reads_ends_in_order() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = run_process([HOLDFAST, "view", "--no-open", "--port", "0"], stdout=writing, stderr=PIPE, check=False)
+    os.close(writing)
+
+    assert (done.returncode, done.stderr) == (0, b"")

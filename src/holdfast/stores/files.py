@@ -158,6 +158,8 @@ def write_private_lines(path: Path, lines: Iterable[str]) -> None:
         if path.exists() and _is_sqlite_file(path):
             raise StoreUnavailableError(str(path), "it is a SQLite file, which may hold sessions; choose another path")
         replace_file(path, (line.encode() for line in lines))
+    except BrokenPipeError:  # the reader has enough, as of standard output
+        raise
     except OSError as error:
         raise StoreUnavailableError(str(path), f"{error.strerror or error}; {disk_remedy(error)}") from error
 

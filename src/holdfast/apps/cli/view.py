@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import gc
+import signal
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -51,7 +52,11 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
     def announce(address: str) -> None:
         page = f"/s/{session_slug(session)}" if session else "/"
         url = f"{address}{page}?token={access.new_token()}"
-        print(f"{url}\nCtrl-C stops the viewer.", flush=True)
+        try:
+            print(f"{url}\nCtrl-C stops the viewer.", flush=True)
+        except BrokenPipeError:  # nobody learns the address
+            signal.raise_signal(signal.SIGTERM)
+            return
         loop = asyncio.get_running_loop()
         if args.open:
             # Some browsers do not return before they are closed.
