@@ -3,6 +3,7 @@
 import base64
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,22 @@ async def test_what_cannot_be_attached_is_said_and_nothing_is_sent(tmp_path: Pat
         "~nobody-has-this-name/a.txt: cannot be attached: Could not determine home directory.",
     ]
     assert served.requests == []
+
+
+async def test_a_pipe_is_not_attached_and_the_chat_goes_on(tmp_path: Path, served: Served) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=["words"])
+    writer.start()  # it waits until somebody opens the pipe to read
+
+    said = await reply_to(chat, screen, "/attach pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    writer.join()
+    os.close(reader)
+    await chat.close()
+
+    assert said == "pipe: is a pipe, which may never end; write what it holds to a file, and attach that"
 
 
 @pytest.mark.parametrize(("name", "problem"), [("missing.gguf", "there is no file"), ("a.txt", "is not a GGUF file")])

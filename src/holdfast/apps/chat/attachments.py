@@ -118,6 +118,14 @@ def is_file(folder: Path, path: str) -> bool:
         return False
 
 
+def is_pipe(folder: Path, path: str) -> bool:
+    """Return whether a path, relative to a folder, is a named pipe."""
+    try:
+        return (folder / Path(path).expanduser()).is_fifo()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
 def read_attachment(path: str, folder: Path) -> AttachedText | AttachedImage:
     """Return a file that the user attaches; it may be anywhere, because the user names it."""
     try:

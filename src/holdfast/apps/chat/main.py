@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -271,7 +272,7 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
             chat.attached.append(
                 AttachedText("stdin.txt", await run_in_daemon_thread(sys.stdin.read))
                 if file == STANDARD_INPUT
-                else read_attachment(file, chat.file_tools.root)
+                else await run_in_daemon_thread(partial(read_attachment, file, chat.file_tools.root))
             )
         screen.show(ConversationOpened(chat.session.id, chat.model, chat.status.budget, len(chat.session)))
         yield chat

@@ -1,12 +1,13 @@
 """Commands for what a conversation works on: /attach, /plan, /todo, /skills and /skill."""
 
-from holdfast.apps.chat.attachments import AttachedImage, AttachedText, read_attachment
+from holdfast.apps.chat.attachments import AttachedImage, AttachedText, is_pipe, read_attachment
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry, parse_whole_number
 from holdfast.apps.chat.events import CommandReply, CommandTable
 from holdfast.apps.chat.tools.files import ToolRefusal
 from holdfast.apps.chat.tools.plan import MAX_PLAN_CHARS, MAX_TODOS, parse_todos, render_todos
 from holdfast.apps.chat.tools.skills import find_skills, invoke_skill, skill_folders
+from holdfast.apps.threads import run_in_daemon_thread
 from holdfast.core.history.events import PlanChanged, TodosChanged
 from holdfast.errors import SettingsError
 from holdfast.text import pluralize
@@ -26,7 +27,10 @@ async def attach(chat: Chat, file: str) -> None:
         chat.notify("nothing is attached to the next prompt")
         return
     if file:
-        attached = read_attachment(file.strip("\"'"), chat.file_tools.root)
+        name, folder = file.strip("\"'"), chat.file_tools.root
+        if is_pipe(folder, name):
+            raise SettingsError(name, "is a pipe, which may never end; write what it holds to a file, and attach that")
+        attached = await run_in_daemon_thread(lambda: read_attachment(name, folder))
         if attached not in chat.attached:
             chat.attached.append(attached)
     await chat.follow_attachments()
