@@ -231,6 +231,17 @@ def test_a_wrong_value_of_a_flag_ends_the_program_and_nothing_is_sent(
     assert repr(value) in problem
 
 
+@pytest.mark.parametrize("session", ["", " "])
+def test_an_empty_id_resumes_no_conversation(session: str, served: Served, env: dict[str, str], folder: Path) -> None:
+    ran(served, env, folder, "-p", "Hello.")
+    said = len(served.prompts)
+
+    code, out, problem = ran(served, env, folder, "-p", "Hello again.", "--resume", session)
+
+    told = "holdfast: --resume: is empty; give the id of a session, or leave it out for the newest one\n"
+    assert (code, out, problem, len(served.prompts)) == (2, "", told, said)
+
+
 def test_a_wrong_value_of_a_variable_ends_the_program(served: Served, env: dict[str, str], folder: Path) -> None:
     code, _, problem = ran(served, {**env, "HOLDFAST_TOOLS": "reed"}, folder, "-p", "Hello.")
 

@@ -7,7 +7,7 @@ from holdfast.apps.cli.config import settings_for
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 
-RESUME_NEWEST = ""
+RESUME_NEWEST = True
 """The value of `--resume` without an id."""
 
 
@@ -23,12 +23,14 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")
     from holdfast.apps.chat.main import ChatOptions, run_chat  # noqa: PLC0415 - for this command only
 
+    if isinstance(args.resume, str) and not args.resume.strip():  # such as a variable that is not set
+        raise SettingsError("--resume", "is empty; give the id of a session, or leave it out for the newest one")
     options = ChatOptions(
         prompt=" ".join(args.prompt) or None,
         is_once=args.print,
         is_json=args.json,
-        session=args.resume or None,
-        is_resumed=args.resume == RESUME_NEWEST,
+        session=None if args.resume is RESUME_NEWEST else args.resume,
+        is_resumed=args.resume is RESUME_NEWEST,
         attached=tuple(args.attach),
     )
     if args.base_url:
