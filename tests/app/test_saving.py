@@ -5,7 +5,10 @@ import os
 import stat
 import tomllib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from hypothesis import given
@@ -30,6 +33,26 @@ tools = [
 [mcp.files]
 command = "files"  # a program
 """
+
+
+CHANGES = {"max_steps": "31", "theme": "dark", "preset": "inkeep", "colour": "never", "retention_days": "7"}
+
+
+def test_changes_that_are_saved_at_once_are_all_in_the_file(settings: Setup, home: Path) -> None:
+    current, barrier = settings("# mine\n"), Barrier(len(CHANGES))
+
+    def save(name: str) -> None:
+        barrier.wait()
+        save_setting(current, name, CHANGES[name])
+
+    with ThreadPoolExecutor(len(CHANGES)) as threads:
+        list(threads.map(save, CHANGES))
+    saved = tomllib.loads((home / "holdfast.toml").read_text())
+    with ThreadPoolExecutor(len(CHANGES)) as threads:
+        removed = list(threads.map(partial(remove_setting, current), CHANGES))
+
+    assert {name: str(value) for name, value in saved.items()} == CHANGES
+    assert (removed, (home / "holdfast.toml").read_text()) == ([True] * len(CHANGES), "# mine\n")
 
 
 def test_a_setting_is_replaced_in_its_line_and_its_comment_stays() -> None:

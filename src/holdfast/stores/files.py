@@ -5,11 +5,11 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import SettingsError, StoreUnavailableError
 
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 LOCK_TIMEOUT_SECONDS, LOCK_POLL_SECONDS = 10.0, 0.01
@@ -121,6 +121,33 @@ def wait_for_lock(descriptor: int) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"another process has held the lock for {LOCK_TIMEOUT_SECONDS:g} s; try again later")
         time.sleep(LOCK_POLL_SECONDS)
+
+
+@contextmanager
+def locked_file(path: Path) -> Generator[None]:
+    """Let one process at a time read a file and replace it.
+
+    The lock is on its folder, because the file is replaced. Where folders cannot be locked, the last writer wins.
+    """
+    folder = path.parent
+    with suppress(OSError):  # links that lead to each other: what uses the file tells
+        folder = real_path(path).parent
+    try:
+        create_private_folder(folder)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield  # whoever reads the file in there says what is wrong
+        return
+    try:
+        try:
+            wait_for_lock(descriptor)
+        except TimeoutError as error:
+            raise SettingsError("the file", str(error), where=str(folder)) from error
+        except OSError:
+            pass  # folders cannot be locked here
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def replace_file(path: Path, pieces: Iterable[bytes], mode: int = PRIVATE_FILE_MODE) -> None:

@@ -13,8 +13,7 @@ import secrets
 import socket
 import time
 import tomllib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -28,11 +27,9 @@ from holdfast.errors import SettingsError
 from holdfast.models.http_endpoint import is_loopback
 from holdfast.stores.files import (
     create_private_file,
-    create_private_folder,
     disk_remedy,
     is_missing,
-    real_path,
-    wait_for_lock,
+    locked_file,
     write_private_lines,
 )
 
@@ -202,7 +199,7 @@ def create_key(path: Path, name: str, *, control: bool = False) -> str:
         raise SettingsError("NAME", f"{name!r:.40} must be of letters, digits, - and _")
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     control_line = ["control = true\n"] if control else []
-    with _locked(_target_folder(path)):
+    with locked_file(path):
         entries = {} if is_missing(path) else _read_entries(path)
         if name in entries:
             raise SettingsError("NAME", f"{path} already has a key {name!r}; choose another name, or remove its table")
@@ -219,42 +216,11 @@ def control_token(path: Path, environ: Mapping[str, str] | None = None) -> tuple
     remedy = f"check the path, or set {CONTROL_TOKEN_VARIABLE} to a token"
     if token := _private_text(path, remedy).strip():
         return token, path
-    with _locked(path.resolve().parent):
+    with locked_file(path):
         if not (token := _private_text(path, remedy).strip()):  # another gateway may have been faster
             token = secrets.token_urlsafe(32)
             write_private_lines(path, [f"{token}\n"])
     return token, path
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Let one process at a time read a private file of a folder and replace it.
-
-    The lock is on the folder, because the file is replaced. Where folders cannot be locked, the last writer wins.
-    """
-    try:
-        create_private_folder(folder)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        yield  # whoever reads the file in there says what is wrong
-        return
-    try:
-        try:
-            wait_for_lock(descriptor)
-        except TimeoutError as error:
-            raise SettingsError("the file", str(error), where=str(folder)) from error
-        except OSError:
-            pass  # folders cannot be locked here
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _target_folder(path: Path) -> Path:
-    """Return the folder of the file that a path leads to; what uses that file tells if there is none."""
-    with suppress(OSError):
-        return real_path(path).parent
-    return path.parent
 
 
 def _private_text(path: Path, remedy: str = "check the path") -> str:

@@ -19,7 +19,14 @@ from holdfast.apps.settings.toml_lines import (
 )
 from holdfast.errors import SettingsError
 from holdfast.redaction import redact_text, redact_url
-from holdfast.stores.files import PRIVATE_FILE_MODE, create_private_folder, disk_remedy, replace_file
+from holdfast.stores.files import (
+    PRIVATE_FILE_MODE,
+    create_private_folder,
+    disk_remedy,
+    is_missing,
+    locked_file,
+    replace_file,
+)
 
 SettingsScope: TypeAlias = Literal["user", "project"]
 PROJECT_FILE_MODE = 0o644
@@ -36,13 +43,14 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
         raise SettingsError(key, "cannot be set by a project, because no project can trust itself; use --user")
     if name == "trust":
         settings.paths.check_cwd()  # `+.` would be the home folder
-    before = _read_settings_text(path)
-    table = parse_toml(before, display_path(path))
-    present = _value_in_file(table, names, path.parent)
-    value = parse_change(key, text, settings.value(name) if present is None else present, settings.paths.cwd)
-    after = with_setting(before, name, SETTING_DECLARATIONS[name].value_type.to_file(value, path.parent))
-    parse_toml(after, display_path(path))
-    _write(path, after, is_private=scope == "user")
+    with locked_file(path):
+        before = _read_settings_text(path)
+        table = parse_toml(before, display_path(path))
+        present = _value_in_file(table, names, path.parent)
+        value = parse_change(key, text, settings.value(name) if present is None else present, settings.paths.cwd)
+        after = with_setting(before, name, SETTING_DECLARATIONS[name].value_type.to_file(value, path.parent))
+        parse_toml(after, display_path(path))
+        _write(path, after, is_private=scope == "user")
     return path
 
 
@@ -58,19 +66,24 @@ def _value_in_file(table: TomlTable, names: tuple[str, ...], folder: Path) -> ob
 def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user") -> bool:
     """Remove a setting from the user's file or the project's; return whether it was there, raise if it is a table."""
     names, path = SETTING_DECLARATIONS[setting_name(key)].names, settings_file(settings, scope)
-    before = _read_settings_text(path)
-    parse_toml(before, display_path(path))
-    document = parse_document(before)
-    statements = _statements(document.body, names)
-    for index in reversed(statements):
-        del document.body[index]
-    after = parse_toml(document.as_string(), display_path(path))
-    if (table := next((name for name in names if name in after), None)) is not None:
-        # The comments at the end of a table may be about the next one, so nobody else can tell what belongs to it.
-        place = SettingSource(scope, display_path(path), key_lines(before).get((table,)))
-        raise SettingsError(key, f"is a table; remove [{table}], and what is inside it, in the file", where=str(place))
-    if statements:
-        _write(path, _with_layout_of(before, document.as_string()), is_private=scope == "user")
+    if is_missing(path):
+        return False
+    with locked_file(path):
+        before = _read_settings_text(path)
+        parse_toml(before, display_path(path))
+        document = parse_document(before)
+        statements = _statements(document.body, names)
+        for index in reversed(statements):
+            del document.body[index]
+        after = parse_toml(document.as_string(), display_path(path))
+        if (table := next((name for name in names if name in after), None)) is not None:
+            # The comments at the end of a table may be about the next one, so nobody else can tell what belongs to it.
+            place = SettingSource(scope, display_path(path), key_lines(before).get((table,)))
+            raise SettingsError(
+                key, f"is a table; remove [{table}], and what is inside it, in the file", where=str(place)
+            )
+        if statements:
+            _write(path, _with_layout_of(before, document.as_string()), is_private=scope == "user")
     return bool(statements)
 
 
