@@ -4,7 +4,6 @@ Jinja escapes every value; the only text that is not escaped is what this module
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -24,7 +23,8 @@ from holdfast.session.log.timestamps import local_time
 PACKAGE = __name__.rpartition(".")[0]
 STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
 PLOT_WIDTH, PLOT_HEIGHT = 1_000, 220
-AXIS_STEPS = (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10)
+AXIS_STEPS = (10, 12, 16, 20, 24, 30, 40, 50, 60, 80, 100)
+"""Numbers that read well at an axis, in tenths."""
 MAX_BUDGET_SHARE = 3
 """A budget is drawn unless it is this many times as large as the largest request, which would be too small to see."""
 PARTS = (
@@ -158,7 +158,8 @@ def short_number(value: int | None) -> str:
         return "–"
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
         if value >= size:
-            shown = f"{value / size:.1f}" if value < 100 * size else f"{value / size:.0f}"
+            # A log may hold any number, and one that is wrong may be too large for a float.
+            shown = f"{value / size:.1f}" if value < 100 * size else str((value + size // 2) // size)
             return f"{shown.removesuffix('.0')}{unit}"
     return str(value)
 
@@ -224,7 +225,7 @@ def plot_picture(plot: ContextPlot) -> Markup:
     width = PLOT_WIDTH / count
 
     def steps(values: Sequence[int]) -> list[str]:
-        heights = [PLOT_HEIGHT - value * PLOT_HEIGHT / top for value in values]
+        heights = [PLOT_HEIGHT - min(max(0, value), top) * PLOT_HEIGHT / top for value in values]
         corners = ((number, number + 1) for number in range(count))
         return [f"{at * width:.1f},{y:.1f}" for pair, y in zip(corners, heights, strict=True) for at in pair]
 
@@ -263,7 +264,7 @@ def plot_picture(plot: ContextPlot) -> Markup:
 def round_up(value: int) -> int:
     """Return the next number that reads well at an axis, such as 6,000 for 5,371."""
     size = 10 ** (len(str(value)) - 1)
-    return next(one for step in AXIS_STEPS if (one := math.ceil(size * step)) >= value)
+    return next(one for step in AXIS_STEPS if (one := -(-size * step // 10)) >= value)
 
 
 def bar_picture(parts: Mapping[str, int], budget: int) -> Markup:
@@ -273,7 +274,7 @@ def bar_picture(parts: Mapping[str, int], budget: int) -> Markup:
     pieces: list[str] = []
     at = 0.0
     for name, _ in PARTS:
-        width = parts[name] * 1_000 / whole
+        width = min(max(0, parts[name]), whole) * 1_000 / whole
         pieces.append(
             f'<rect class="part-{name.replace("_", "-")}" x="{at:.1f}" y="0" width="{width:.1f}" height="16"/>'
         )
