@@ -706,6 +706,20 @@ async def test_config_changes_a_setting_at_once_and_says_where_values_come_from(
     )
 
 
+async def test_config_saves_no_empty_value_for_a_setting_whose_value_is_left_out(tmp_path: Path) -> None:
+    chat, screen = await open_chat(tmp_path)
+    (tmp_path / "system.md").write_text("Be brief.")
+    set_ = await reply_to(chat, screen, f"/config system {tmp_path / 'system.md'}")
+
+    refused = await reply_to(chat, screen, "/config system --save")
+    kept = chat.settings.system
+    await chat.close()
+
+    assert set_ == f"system = {tmp_path / 'system.md'}"
+    assert refused == "--save: needs a value to save: /config system VALUE --save"
+    assert (kept, (tmp_path / "holdfast.toml").exists()) == (tmp_path / "system.md", False)
+
+
 async def test_config_keeps_a_setting_on_request(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path)
 

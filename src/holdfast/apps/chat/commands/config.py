@@ -45,6 +45,8 @@ async def config(chat: Chat, arguments: str) -> None:
         return
     words = value.split()
     is_saved = words[-1] == SAVE_FLAG
+    if words == [SAVE_FLAG]:
+        raise SettingsError(SAVE_FLAG, f"needs a value to save: /config {key} VALUE {SAVE_FLAG}")
     text = " ".join(words[:-1]) if is_saved else value.strip()
     before = chat.settings
     changed = before.with_change(key, text)
