@@ -139,6 +139,7 @@ def test_a_setting_kept_in_an_untrusted_project_is_said_to_be_left_out_and_why(h
         (["models", "--preset", "x"], "--preset: 'x' is not known; choose one of: default, co-cli"),
         (["models", "no-such-model"], "models: no model name contains 'no-such-model'"),
         (["config", "--unset"], "--unset: needs the name of a setting: holdfast config KEY --unset"),
+        (["config", "max_steps", "9", "--unset"], "--unset: takes no value: holdfast config max_steps --unset"),
     ],
 )
 def test_what_goes_wrong_is_one_line(arguments: list[str], problem: str, capsys: Captured) -> None:

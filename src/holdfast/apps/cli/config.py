@@ -103,6 +103,8 @@ def _change_setting(args: argparse.Namespace) -> int:
     name, scope = setting_name(args.key or ""), "project" if args.project else "user"
     path = settings_file(settings, scope)
     if args.unset:
+        if args.value is not None:
+            raise SettingsError("--unset", f"takes no value: holdfast config {args.key} --unset")
         verb = "removed from" if remove_setting(settings, name, scope=scope) else "not set in"
     else:
         save_setting(settings, args.key, args.value, scope=scope)
