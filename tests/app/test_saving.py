@@ -199,6 +199,25 @@ def test_a_link_to_something_that_is_no_file_is_named_and_left_alone(
     assert pipe.is_fifo()
 
 
+@pytest.mark.parametrize("elsewhere", ["environment", "flag", "project"])
+def test_a_list_that_is_added_to_takes_nothing_along_that_was_allowed_elsewhere(
+    elsewhere: str, settings: Setup, home: Path, project: Path
+) -> None:
+    loaded = settings(
+        f'trust = ["{project}"]\n',
+        'allow = ["rm"]\n' if elsewhere == "project" else "",
+        environ={"HOLDFAST_ALLOW": "rm"} if elsewhere == "environment" else {},
+        flags={"allow": "rm"} if elsewhere == "flag" else {},
+    )
+
+    save_setting(loaded, "allow", "+ls")
+    save_setting(loaded, "tools", "+run")
+
+    saved = tomllib.loads((home / "holdfast.toml").read_text())
+    assert (loaded.value("allow"), saved["allow"]) == (("rm",), ["ls"])
+    assert saved["tools"] == ["read", "edit", "run", "plan"], "the default is added to"
+
+
 def test_paths_are_kept_as_their_file_would_name_them(settings: Setup, home: Path, project: Path) -> None:
     (project / "system.md").write_text("Be brief.")
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from holdfast.apps.settings.paths import SETTINGS_FILE, display_path
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS, setting_name
-from holdfast.apps.settings.settings import Settings, SettingSource, check_value, parse_change
+from holdfast.apps.settings.settings import Settings, SettingSource, check_value, parse_change, resolve_settings
 from holdfast.apps.settings.toml_lines import (
     BYTE_ORDER_MARK,
     TomlBody,
@@ -47,7 +47,8 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
         before = _read_settings_text(path)
         table = parse_toml(before, display_path(path))
         present = _value_in_file(table, names, path.parent)
-        value = parse_change(key, text, settings.value(name) if present is None else present, settings.paths.cwd)
+        extended = _lasting_value(settings, name, scope) if present is None else present
+        value = parse_change(key, text, extended, settings.paths.cwd)
         after = with_setting(before, name, SETTING_DECLARATIONS[name].value_type.to_file(value, path.parent))
         parse_toml(after, display_path(path))
         _write(path, after, is_private=scope == "user")
@@ -61,6 +62,13 @@ def _value_in_file(table: TomlTable, names: tuple[str, ...], folder: Path) -> ob
             (check_value(name, table[name], SettingSource("user"), folder) for name in names if name in table), None
         )
     return None
+
+
+def _lasting_value(settings: Settings, name: str, scope: SettingsScope) -> object:
+    """Return the list that is added to: not one of this process alone, nor of one project for all of the user's."""
+    passing = {"environment", "command line", *(["project"] if scope == "user" else [])}
+    kept = [one for one in settings.explicit_values if one.name != name or one.source.kind not in passing]
+    return resolve_settings(kept, settings.paths).value(name)
 
 
 def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user") -> bool:
