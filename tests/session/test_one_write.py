@@ -183,6 +183,18 @@ async def test_a_block_after_two_outages_finds_its_message_and_no_other_writer()
         assert (failures, await said_in(session)) == ([StoreUnavailableError] * 2, ["one"])
 
 
+async def test_a_task_that_is_cancelled_while_its_block_is_written_ends_cancelled() -> None:
+    store = NotedStore()
+    async with Session.open("s", store=store) as session:
+        store.error = asyncio.CancelledError()
+        block = asyncio.create_task(say_and_prepare(session, "one"))
+        await asyncio.wait({block})
+
+        assert block.cancelled()
+        await say_and_prepare(session, "one")
+        assert await said_in(session) == ["one"]
+
+
 async def test_another_writer_in_between_makes_the_block_fail_and_loses_nothing() -> None:
     store = NotedStore()
     async with Session.open("s", store=store) as session, Session.open("s", store=store) as other:

@@ -764,9 +764,14 @@ class _DeferringMessages:
     async def __aenter__(self) -> None:
         self._write = await self._log.begin_deferring()
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._write is not None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._write is None:
+            return
+        try:
             await self._log.end_deferring(self._write)
+        except HoldfastError:
+            if kind is not asyncio.CancelledError:  # a task that is cancelled ends so, whatever was lost
+                raise
 
 
 def _places_of(events: Sequence[log.MessageAppended], unconfirmed: Mapping[int, log.MessageAppended]) -> list[int]:
