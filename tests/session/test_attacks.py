@@ -242,6 +242,29 @@ async def test_a_recompaction_that_fails_leaves_the_compaction_whatever_was_done
     assert "more" not in str((await session.prepare(60_000)).messages[-1])
 
 
+class CancelsAfterUndo(MemoryStore):
+    """Cancels its caller once an undo is stored."""
+
+    async def append(self, session: str, records: Any, **options: Any) -> int:
+        length = await super().append(session, records, **options)
+        if records[0]["type"] == log.ChangeUndone.KIND:
+            raise asyncio.CancelledError
+        return length
+
+
+async def test_a_recompaction_that_is_cancelled_while_it_undoes_leaves_the_compaction_in_force() -> None:
+    session = await opened(CancelsAfterUndo(), summarizer=ScriptedModel([GOOD]), policy="copilot")
+    await talked(session)
+    await session.prepare(60_000)
+    before = await session.compact()
+
+    with pytest.raises(asyncio.CancelledError):
+        await session.recompact()
+    await session.refresh()
+
+    assert [one.span for one in session.history.version.state_of(log.MAIN).compactions] == [before.span]
+
+
 async def test_callbacks_that_raise_hurt_nobody_and_only_a_yes_is_approval() -> None:
     def broken(_: object) -> None:
         raise KeyError

@@ -442,7 +442,13 @@ class Session(DelegatingConversation):
             raise NothingToCompactError(len(self.history))
         if not self.history.is_last_change_a_compaction:
             raise MalformedInputError("recompact", "the last change of context is not a compaction; undo it first")
-        await self._append_undo(log.ChangeUndone())
+        try:
+            await self._append_undo(log.ChangeUndone())
+        except asyncio.CancelledError:
+            await self._log.refresh()
+            if self.history.can_redo:  # the undo was stored nevertheless
+                await self._append_undo(log.ChangeRedone())
+            raise
         return compactions[-1], self.history.version.state_of(log.MAIN).compactions
 
     @locked
