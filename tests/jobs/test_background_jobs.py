@@ -5,6 +5,7 @@ import base64
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing, suppress
@@ -416,6 +417,40 @@ async def test_a_second_worker_in_one_process_is_refused(new_file: str) -> None:
         with pytest.raises(SettingsError, match="DBOS runs once in a process"):
             async with BackgroundJobs(url, opener(url, None)):
                 pass
+
+
+async def test_the_close_of_a_worker_that_was_refused_leaves_the_one_that_works_alone(new_file: str) -> None:
+    url, author = new_file, Author()
+    async with BackgroundJobs(url, opener(url, author)) as jobs, queued(url, jobs) as session:
+        refused = BackgroundJobs(url, opener(url, None))
+        with pytest.raises(SettingsError):
+            await refused.start()
+        await refused.close()
+        async with asyncio.timeout(20):
+            started = await converse_until_started(session)
+
+            assert await jobs.result(started.owner) == "summary"
+
+
+async def test_after_a_worker_whose_start_was_cancelled_another_one_starts(
+    new_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, is_launching, url = BackgroundJobs._launch, threading.Event(), new_file
+
+    def launch_and_say_so(jobs: BackgroundJobs, jobs_url: str) -> None:
+        is_launching.set()
+        launch(jobs, jobs_url)
+
+    monkeypatch.setattr(BackgroundJobs, "_launch", launch_and_say_so)
+    starting = asyncio.create_task(BackgroundJobs(url, opener(url, None)).start())
+    await asyncio.create_task(asyncio.to_thread(is_launching.wait))
+    starting.cancel()
+    await asyncio.wait({starting})
+
+    async with BackgroundJobs(url, opener(url, Author())) as jobs, queued(url, jobs) as session:
+        started = await converse_until_started(session)
+
+        assert (starting.cancelled(), await jobs.result(started.owner)) == (True, "summary")
 
 
 async def test_after_a_worker_that_could_not_start_another_one_starts(new_file: str, tmp_path: Path) -> None:

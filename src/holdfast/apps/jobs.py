@@ -144,7 +144,15 @@ class BackgroundJobs:
         try:
             # DBOS would create a database that is missing, and its errors say nothing to an operator.
             await self._store.sessions(limit=1)
-            await asyncio.to_thread(self._launch, _jobs_url(self.store_url))
+            launching = asyncio.ensure_future(asyncio.to_thread(self._launch, _jobs_url(self.store_url)))
+            try:
+                await asyncio.shield(launching)
+            except asyncio.CancelledError:
+                # The thread goes on: what it launches would keep every other worker of this process from starting.
+                await asyncio.wait({launching})
+                if launching.exception() is None:
+                    await asyncio.to_thread(DBOS.destroy)
+                raise
         except BaseException:
             BackgroundJobs.running = None
             await SHARED_STORES.release(self._store, self)
@@ -152,7 +160,9 @@ class BackgroundJobs:
         self._watch = asyncio.create_task(self._watch_workers())
 
     async def close(self) -> None:
-        """Stop to work; what is not finished is taken over by others."""
+        """Stop to work; what is not finished is taken over by others. A worker that does not work is left as it is."""
+        if BackgroundJobs.running is not self:
+            return
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
