@@ -931,6 +931,41 @@ async def test_a_queue_that_cannot_be_reached_ends_the_compaction_and_the_sessio
     assert await session.cancel_compaction() is False
 
 
+class SlowQueue(WaitingJobs):
+    """A queue that does not answer at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.answers = asyncio.Event(), False
+
+    async def submit(self, session: str, owner: str, trigger: log.CompactionTrigger) -> None:
+        self.is_asked.set()
+        if not self.answers:
+            await asyncio.Event().wait()
+        await super().submit(session, owner, trigger)
+
+
+async def test_a_request_that_is_cancelled_while_its_compaction_is_queued_blocks_no_later_compaction() -> None:
+    queue = SlowQueue()
+    options = CompactionOptions(automatic=endless_summarizer(), queue=queue)
+    session = await open_session(compaction=options)
+    await record_turns(session, 11)
+    await session.record([user_message("next?")])
+    request = asyncio.ensure_future(session.prepare(BUDGET))
+    await queue.is_asked.wait()
+    request.cancel()
+    await asyncio.wait({request})
+    queue.answers = True
+
+    await session.record([assistant_message("so"), user_message("and now?")])
+    await session.prepare(BUDGET)
+
+    assert (request.cancelled(), len(queue.jobs)) == (True, 1)
+    assert [(one.is_cancelled, one.error) for one in await compactions(session)] == [
+        (True, "it was cancelled before it was queued")
+    ]
+
+
 async def test_a_job_that_waits_in_a_queue_is_cancelled_there_and_in_the_log() -> None:
     queue = WaitingJobs()
     session = await queued(queue, MemoryStore())

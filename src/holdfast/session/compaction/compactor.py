@@ -248,6 +248,10 @@ class Compactor:
         self.last_error = None
         try:
             await queue.submit(self._log.session, event.owner, step.trigger)
+        except asyncio.CancelledError:
+            # Whether it was queued is not known; a worker that finds it ended writes nothing.
+            await self._record_abandoned(event, "it was cancelled before it was queued")
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the queue raises, the session goes on
             self.last_error = self._as_holdfast_error(error)
             await self._record_abandoned(event, f"it could not be queued: {self.last_error}")
