@@ -479,7 +479,8 @@ class Session(DelegatingConversation):
         """Write the summary of a compaction that was left to a queue, and return what came of it.
 
         `owner` is what the `CompactionQueue` was given. The next request of the session applies the summary, whoever
-        prepares it. Without a model, or without a key for it, the messages are replaced by a digest.
+        prepares it. Without a model, or without a key for it, the messages are replaced by a digest. If this is
+        cancelled, nothing is recorded, so that another process can do it.
         """
         return await self._engine.requested.run_started(self._options(), owner)
 
