@@ -858,6 +858,20 @@ async def test_a_compacted_request_names_the_feature_that_drops_thinking_once(na
     assert (seen.header("x-holdfast-compacted"), upstream.requests[0].header("anthropic-beta")) == ("1", sent)
 
 
+async def test_features_that_a_client_names_in_several_lines_are_all_sent_with_a_compacted_request() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 9}
+    body = chat_of(*LONG_TALK, model="claude-sonnet-5-5", max_tokens=10, thinking=thinking)
+    lines = [b"one", b"two,three"]
+    async with (
+        FaultyUpstream(FaultyAnswer(pieces=[b"{}"])) as upstream,
+        gateway_to(upstream, upstreams={"anthropic": upstream.url}, budget=2_500) as app,
+    ):
+        await Caller(app, path="/v1/messages", body=body, headers=[(b"anthropic-beta", one) for one in lines]).running
+
+    named = [value for name, value in upstream.requests[0].headers if name == "anthropic-beta"]
+    assert named == ["one,two,three,thinking-binding-controls-2026-08-01"]
+
+
 async def test_a_large_body_travels_as_it_came_plain_or_compressed() -> None:
     odd = random.Random(7).randbytes(700_000).hex()  # so that it does not compress
     plain = chat_of("café", x=odd)
@@ -1043,9 +1057,16 @@ class Caller:
     """A client without a network: the moment at which the gateway notices that it leaves is known."""
 
     def __init__(
-        self, app: ASGIApp, method: str = "POST", path: str = "/v1/chat/completions", body: bytes = CHAT
+        self,
+        app: ASGIApp,
+        method: str = "POST",
+        path: str = "/v1/chat/completions",
+        body: bytes = CHAT,
+        *,
+        headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        headers = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body)), (b"x-holdfast-session", b"s")]
+        named = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body)), (b"x-holdfast-session", b"s")]
+        headers = [*named, *headers]
         scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers, "app": app}
         # A server may say more than once that the body is over.
         end = {"type": "http.request", "body": b"", "more_body": False}
@@ -1090,7 +1111,8 @@ STALLED = FaultyAnswer(
 @asynccontextmanager
 async def gateway_to(upstream: FaultyUpstream | ScriptedEndpoint, **options: Any) -> AsyncGenerator[Starlette]:
     """Make a gateway in front of one upstream, without a server."""
-    app = gateway_app(upstreams={"openai": f"{upstream.url.removesuffix('/v1')}/v1"}, **options)
+    upstreams = {"openai": f"{upstream.url.removesuffix('/v1')}/v1"}
+    app = gateway_app(upstreams=options.pop("upstreams", upstreams), **options)
     try:
         yield app
     finally:

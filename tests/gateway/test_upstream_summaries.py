@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 
 from holdfast.apps.gateway import upstream_summarizer
 from holdfast.apps.gateway.app import close_gateway, gateway_app
+from holdfast.apps.gateway.relay import headers_of
 from holdfast.apps.gateway.upstream_summarizer import ClientAccess, Payment, UpstreamSummarizer
 from holdfast.core.history import events as log
 from holdfast.errors import ModelAccessError
@@ -190,3 +191,10 @@ def test_logins_are_told_from_keys(headers: dict[str, str], is_login: bool) -> N
         False,
     )
     assert "abc" not in repr(access)
+
+
+def test_a_login_is_known_by_a_feature_in_any_of_several_lines() -> None:
+    lines = [(b"anthropic-beta", b"oauth-2025-04-20"), (b"authorization", b"Bearer abc"), (b"anthropic-beta", b"other")]
+    headers = headers_of({"type": "http", "headers": lines})
+
+    assert ClientAccess.of("https://api.example/v1/messages", headers, {}).is_login

@@ -80,6 +80,8 @@ OPENING_SECONDS = 2.0
 MAX_OPENING_BYTES = 1 << 20
 """The most of it: the first event of OpenAI Responses repeats the instructions and the tools."""
 HEADERS_KEY = "holdfast_headers"
+LIST_HEADERS = frozenset({"anthropic-beta", "openai-beta"})
+"""Headers with lists, which a client may send in several lines; of any other the last one counts."""
 PATH_CHARACTERS = "/:@!$+&'*,;=()"
 """What a path holds as it is (RFC 3986): Gemini has a colon before the method."""
 
@@ -470,7 +472,7 @@ class Relay:
         if call.exchange is not None and call.exchange.has_recall:
             headers["accept-encoding"] = "identity"
         if call.exchange is not None and (beta := call.exchange.beta):
-            named = headers.get("anthropic-beta", "")
+            named = ",".join(headers.getall("anthropic-beta", ()))
             headers["anthropic-beta"] = named if beta in named else ",".join(filter(None, (named, beta)))
         return headers
 
@@ -995,6 +997,10 @@ def headers_of(scope: Scope) -> Mapping[str, str]:
     known: dict[str, str] | None = scope.get(HEADERS_KEY)
     if known is None:
         known = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if len(known) < len(scope["headers"]):
+            for name in LIST_HEADERS & known.keys():
+                values = [value for one, value in scope["headers"] if one == name.encode()]
+                known[name] = b",".join(values).decode("latin-1")
         scope[HEADERS_KEY] = known
     return known
 
