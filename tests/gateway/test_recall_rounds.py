@@ -798,6 +798,36 @@ def test_an_event_that_is_none_of_the_api_ends_no_answer(wire: Wire, odd: bytes)
     assert answer_text(read_answer(wire, answer_events(wire, shown))) == SAYS.text
 
 
+@pytest.mark.parametrize("kind", ["text/plain", ""])
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_recall_in_a_stream_with_another_type_or_none_is_answered(wire: Wire, kind: str) -> None:
+    replies, is_seen = [ASKS, SAYS], asyncio.Event()
+
+    async def provider(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        headers = [(b"content-type", kind.encode())] if kind else []
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for number, event in enumerate(stream_events(wire, replies.pop(0))):
+            if number == 4 and replies:
+                await is_seen.wait()
+            await send({"type": "http.response.body", "body": event_bytes(*event), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(provider) as upstream, running_gateway(upstream) as url:
+        client = Client(wire, url, is_stream=True)
+        client.add_prompt("What is my boat called?")
+        raw = RawClient(url)
+        await raw.send("POST", client.path, client.body(), {"x-holdfast-recall": "on"})
+        seen = await asyncio.wait_for(raw.read(until=b"data:"), 10)
+        is_seen.set()
+        await raw.read_more()
+        raw.leave()
+
+    answer = read_answer(wire, answer_events(wire, bytes(raw.body)))
+    assert (seen.header("content-type"), answer_text(answer)) == (kind or None, ASKS.text + SAYS.text)
+    assert [name for message in answer.messages for name in called_tools(message)] == []
+
+
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_recall_is_answered_although_another_process_has_written_to_the_session(

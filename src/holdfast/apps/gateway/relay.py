@@ -636,7 +636,7 @@ class Relay:
             # Only the client can read what has an encoding that nobody asked for.
             await client.start(response.status, call.answer_headers(response))
             return await self._pass_answer(call, response)
-        is_stream = response.content_type == STREAM_TYPE
+        is_stream = response.content_type == STREAM_TYPE or await self._begins_as_stream(call, response)
         rounds = AnswerRounds(wire, is_stream=is_stream, is_list=call.destination.path.endswith(STREAM_METHOD))
         if is_stream:
             await client.start(response.status, call.joined_headers(response))
@@ -668,6 +668,19 @@ class Relay:
         await self._finish(call, "complete" if stop else "cut")
         await client.end(end)
         return "complete"
+
+    async def _begins_as_stream(self, call: "_Call", response: aiohttp.ClientResponse) -> bool:
+        """Return whether an answer of another type is a stream; what was read to know it is kept in `call.opening`."""
+        call.client.is_receiving = True
+        decompressor, plain = StreamDecompressor(_encoding_of(response), max_bytes=MAX_OPENING_BYTES), b""
+        with suppress(aiohttp.ClientError, OSError):
+            while begins_as_stream(plain) is None and len(plain) < MAX_OPENING_BYTES and decompressor.is_readable:
+                if not (chunk := await next_chunk(response)):
+                    break
+                call.client.active_at = asyncio.get_running_loop().time()
+                call.opening += chunk
+                plain += await decompressor.read_all(chunk)
+        return begins_as_stream(plain) is True
 
     async def _pass_round(
         self, call: "_Call", exchange: Exchange, response: aiohttp.ClientResponse, rounds: AnswerRounds
