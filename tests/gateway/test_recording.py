@@ -978,6 +978,41 @@ async def test_a_new_sub_agent_with_the_id_of_an_ended_one_has_a_scope_of_its_ow
     await other.close()
 
 
+class WaitingStore(MemoryStore):
+    """A store that waits before it reads a value, once it is told to."""
+
+    waits = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+
+    async def get_value(self, key: str) -> Any:
+        if self.waits:
+            self.waits = False
+            self.reached.set()
+            await self.opened.wait()
+        return await super().get_value(key)
+
+
+async def test_a_session_that_is_read_again_is_not_closed_to_make_room_for_another() -> None:
+    store = WaitingStore()
+    recorder, other = Recorder(store, max_open_sessions=1), Recorder(store)
+    await answered(recorder, chat("hi", name="s"), "Hello.", 1)
+    await answered(other, chat("hi", "Hello.", "more", name="s"), "Fine.", 2)
+    await answered(recorder, chat("hi", "Hello.", "more", "Fine.", "and", name="s"), "Yes.", 3)
+    store.waits = True
+    again = asyncio.ensure_future(answered(recorder, chat("hi", "Hello.", "again", name="s"), "Well.", 4))
+    await store.reached.wait()
+    await answered(recorder, chat("hi", name="another"), "Hey.", 1)
+    store.opened.set()
+
+    assert await again == "s"
+    assert await messages(recorder, "s") == ["hi", "Hello.", "again", "Well."]
+    for one in (recorder, other):
+        await one.close()
+
+
 @pytest.mark.parametrize("is_whole", [True, False], ids=["edited", "cut"])
 async def test_a_sub_agent_that_begins_anew_is_the_only_one_that_runs(recorder: Recorder, *, is_whole: bool) -> None:
     child = {"x-session-id": "s", "x-agent-id": "a1"}

@@ -314,12 +314,19 @@ class OpenSessions:
                 task = self._opening[session_id] = asyncio.ensure_future(self._open_session(session_id, served))
                 is_new = True
             await asyncio.shield(task)
-        if opened.is_outdated or (self.has_other_writers and not opened.users and not is_new):
-            _, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
+        if self.has_other_writers and not opened.users and not is_new:
+            opened.is_outdated = True
+        opened.users += 1  # from here on nobody closes it to make room
+        if opened.is_outdated:
+            try:
+                _, stored = await asyncio.gather(opened.session.refresh(), self._stored_values(session_id))
+            except BaseException:
+                await self.release(opened)
+                raise
             opened.use_stored(stored)
             opened.is_outdated = False
-        opened.users += 1
-        self._open.move_to_end(session_id)
+        if self.has(opened):
+            self._open.move_to_end(session_id)
         return opened
 
     async def _open_session(self, session_id: str, served: ServedModel) -> OpenSession:
