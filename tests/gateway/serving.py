@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from holdfast.apps.gateway.app import close_gateway, gateway_app
 from holdfast.apps.serving import http_protocol
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import LOOPBACK_HOST
 
 OWN_HEADERS = re.compile(r"x-holdfast-|x-accel-buffering$|transfer-encoding$|connection$|content-length$|date$")
@@ -130,6 +131,23 @@ async def ask(
         return await client.read()
     finally:
         client.leave()
+
+
+class WaitingStore(MemoryStore):
+    """A store that waits before it reads a value, once it is told to."""
+
+    waits = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+
+    async def get_value(self, key: str) -> Any:
+        if self.waits:
+            self.waits = False
+            self.reached.set()
+            await self.opened.wait()
+        return await super().get_value(key)
 
 
 class _Server(uvicorn.Server):

@@ -26,7 +26,7 @@ from holdfast.stores.jsonl import load_file
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import system_message, user_message
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
-from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
+from tests.gateway.serving import RawClient, Seen, WaitingStore, ask, running_gateway, served
 
 TOKEN = "t0ken"
 ANSWER = {
@@ -578,6 +578,25 @@ async def test_a_preview_that_would_not_help_says_why(url: str) -> None:
 
     tokens = f"{preview['tokens_after']} tokens instead of {preview['tokens_before']}"
     assert (preview["success"], preview["reason"]) == (False, f"the replacement would be no smaller: {tokens}")
+
+
+async def test_a_request_keeps_its_policy_while_a_preview_is_made_with_that_of_its_session(
+    upstream: FaultyUpstream,
+) -> None:
+    store = WaitingStore()
+    async with running_gateway(upstream.url, access=Access(control_token=TOKEN), store=store) as url:
+        await talk(url, "s", "one", "two", "three")
+        body = json.dumps({"model": "another", "messages": [{"role": "user", "content": "one"}]}).encode()
+        store.waits = True
+        asking = asyncio.ensure_future(ask(url, body=body, x_holdfast_session="s", x_holdfast_policy="copilot"))
+        await store.reached.wait()
+        previewing = asyncio.ensure_future(control(url, "/sessions/s/preview", "POST"))
+        await asyncio.wait([previewing], timeout=0.2)  # it waits for the request
+        store.opened.set()
+        await asyncio.gather(asking, previewing)
+        requests = (await value(url, "/sessions/s/requests"))["requests"]
+
+    assert [one["policy"].partition(":")[0] for one in requests] == ["default", "default", "default", "copilot"]
 
 
 async def test_half_a_character_and_a_huge_number_are_told_as_they_were_said(url: str) -> None:

@@ -26,6 +26,7 @@ from holdfast.stores.base import SessionInfo, StoredRecord, session_value_key
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events, whole_answer
 from holdfast.wire.answers import JsonMapping, Wire
+from tests.gateway.serving import WaitingStore
 from tests.gateway.simulated_clients import SUMMARY_ORDER
 from tests.support import wait_until
 
@@ -976,23 +977,6 @@ async def test_a_new_sub_agent_with_the_id_of_an_ended_one_has_a_scope_of_its_ow
     async with other.session("s") as opened:
         assert len(set(opened.session.history.message_scopes)) == 3
     await other.close()
-
-
-class WaitingStore(MemoryStore):
-    """A store that waits before it reads a value, once it is told to."""
-
-    waits = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reached, self.opened = asyncio.Event(), asyncio.Event()
-
-    async def get_value(self, key: str) -> Any:
-        if self.waits:
-            self.waits = False
-            self.reached.set()
-            await self.opened.wait()
-        return await super().get_value(key)
 
 
 async def test_a_session_that_is_read_again_is_not_closed_to_make_room_for_another() -> None:

@@ -25,6 +25,7 @@ from holdfast.apps.gateway.provider_apis import STREAM_TYPE
 from holdfast.apps.gateway.recording.client_body import write_json
 from holdfast.apps.gateway.recording.governing import GoverningChoice
 from holdfast.apps.gateway.recording.identity import encoded_session_id, session_id_for
+from holdfast.apps.gateway.recording.open_sessions import OpenSession
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.apps.serving import AccessDeniedError, error_status, page_cursor, query_number, read_own_body
 from holdfast.core.history import events as log
@@ -355,8 +356,7 @@ class _ControlApi:
         """What a compaction would do; its id approves it."""
         asked = msgspec.json.decode(await read_own_body(request) or b"{}", type=schema.PreviewBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
-            choice = opened.choice
-            await self._recorder.governor.use_policy(opened, choice)
+            choice = await self._govern(opened)
             budget = asked.budget or choice.budget
             found = await opened.session.preview(focus=asked.focus, budget=budget, draft=asked.draft)
             number = secrets.token_hex(8)
@@ -370,8 +370,7 @@ class _ControlApi:
         """Compact now."""
         asked = msgspec.json.decode(await read_own_body(request) or b"{}", type=schema.CompactBody)
         async with self._recorder.session(await self._known(request, caller)) as opened:
-            choice = opened.choice
-            await self._recorder.governor.use_policy(opened, choice)
+            choice = await self._govern(opened)
             budget = asked.budget or choice.budget
             if asked.preview:
                 approved = opened.previews.pop(asked.preview, None)
@@ -461,6 +460,12 @@ class _ControlApi:
             if await self._recorder.store.length(session_id):
                 return session_id
         raise UnknownSessionError(name)
+
+    async def _govern(self, opened: OpenSession) -> GoverningChoice:
+        """Give a session the policy that was chosen for it, once no request is prepared by another one."""
+        async with opened.lock:
+            await self._recorder.governor.use_policy(opened, opened.choice)
+            return opened.choice
 
     @asynccontextmanager
     async def _opened(self, request: Request, caller: Caller) -> AsyncGenerator[Session]:
