@@ -775,6 +775,28 @@ async def test_another_error_within_a_stream_reaches_the_client_as_it_came(event
     assert (seen.status, seen.body, len(upstream.requests)) == (200, event_stream(*events), 1)
 
 
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_a_refusal_as_too_long_with_the_status_of_an_answer_is_answered_by_a_smaller_request(kind: str) -> None:
+    refusal, answer = json.dumps(TOO_LONG).encode(), b"".join(SSE) if kind == "text/event-stream" else ANSWER
+    head = f"HTTP/1.1 200 -\r\ncontent-type: {kind}\r\n".encode()
+    replies = [
+        [head + b"content-length: %d\r\n\r\n" % len(refusal), refusal[:9], refusal[9:]],
+        [head + b"content-length: %d\r\n\r\n" % len(answer), answer],
+    ]
+    async with ScriptedEndpoint(replies) as provider, running_gateway(provider.url.removesuffix("/v1")) as url:
+        seen = await ask(url, body=chat_of(*LONG_TALK))
+
+    assert (seen.status, seen.body, seen.header("x-holdfast-compacted")) == (200, answer, "1")
+
+
+@pytest.mark.parametrize("first", [b'{"error":null,"choices":[]}', b'{"error":{"message":"overloaded"}}', b"\n{}"])
+async def test_an_answer_that_is_no_refusal_passes_however_it_begins(first: bytes) -> None:
+    async with FaultyUpstream(FaultyAnswer(pieces=[first])) as upstream, running_gateway(upstream.url) as url:
+        seen = await ask(url, body=chat_of(*LONG_TALK))
+
+    assert (seen.status, seen.body, len(upstream.requests)) == (200, first, 1)
+
+
 async def test_the_beginning_of_a_stream_that_stalls_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.apps.gateway.relay.OPENING_SECONDS", 0.01)
     begun = event_stream(*ANNOUNCED)

@@ -132,6 +132,7 @@ _FIRST_LINES = (b"data:", b"event:", b"id:", b"retry:", b":")
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 LONGEST_EVENT_END = max(map(len, EVENT_ENDS))
 _EVENT_END = re.compile(b"|".join(EVENT_ENDS))
+_BARE_ERROR = re.compile(rb'\s*\{\s*"error"')
 _ANNOUNCEMENTS = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
 """Events that say nothing of an answer yet."""
 LONGEST_MARK = 64
@@ -238,11 +239,23 @@ def event_data(event: bytes) -> bytes:
     return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
 
 
+def begins_as_error(data: bytes) -> bool:
+    """Return whether an answer begins as the JSON of an error, whatever its status is."""
+    return _BARE_ERROR.match(data) is not None
+
+
 def first_error(data: bytes) -> bytes | None:
     """Return the error that a stream begins with; empty if it begins with something else, None if that is not here yet.
 
-    OpenAI refuses a request as too long with the status 200, after events that only announce an answer.
+    OpenAI refuses a request as too long with the status 200, after events that only announce an answer. Others answer
+    with an error that is no event.
     """
+    if _BARE_ERROR.match(data):
+        try:
+            value = read_json(data)
+            return data if is_mapping(value) and value.get("error") else b""
+        except ValueError:
+            return None
     start = 0
     while end := _EVENT_END.search(data, start):
         text, start = event_data(data[start : end.end()]), end.end()

@@ -28,6 +28,7 @@ from holdfast.apps.gateway.provider_apis import (
     STREAM_TYPE,
     Destination,
     LastEventFinder,
+    begins_as_error,
     begins_as_stream,
     destination_of,
     error_body,
@@ -512,12 +513,13 @@ class Relay:
         return exchange.body
 
     async def _first_error(self, call: "_Call", response: aiohttp.ClientResponse) -> bytes | None:
-        """Return the error with which a stream begins in place of an answer; None if it begins otherwise.
+        """Return the error that comes with the status of an answer, as llama.cpp sends one; None if there is none.
 
         What was read to know it is kept in `call.opening`, and passed on first.
         """
-        if not call.can_shrink or response.content_type != STREAM_TYPE:
+        if not call.can_shrink:
             return None
+        is_stream = response.content_type == STREAM_TYPE
         decompressor = StreamDecompressor(_encoding_of(response), max_bytes=MAX_OPENING_BYTES + 1)
         plain, error = b"", None
         now = asyncio.get_running_loop().time
@@ -528,7 +530,7 @@ class Relay:
                     break
                 call.opening += chunk
                 plain += await decompressor.read_all(chunk)
-                error = first_error(plain)
+                error = first_error(plain) if is_stream or begins_as_error(plain) else b""
         return error or None
 
     async def _call_upstream(
@@ -672,7 +674,8 @@ class Relay:
     async def _begins_as_stream(self, call: "_Call", response: aiohttp.ClientResponse) -> bool:
         """Return whether an answer of another type is a stream; what was read to know it is kept in `call.opening`."""
         call.client.is_receiving = True
-        decompressor, plain = StreamDecompressor(_encoding_of(response), max_bytes=MAX_OPENING_BYTES), b""
+        decompressor = StreamDecompressor(_encoding_of(response), max_bytes=MAX_OPENING_BYTES)
+        plain = await decompressor.read_all(call.opening)
         with suppress(aiohttp.ClientError, OSError):
             while begins_as_stream(plain) is None and len(plain) < MAX_OPENING_BYTES and decompressor.is_readable:
                 if not (chunk := await next_chunk(response)):
