@@ -389,6 +389,9 @@ def test_a_compaction_is_written_down_with_all_that_rebuilds_what_it_left() -> N
     assert records[1]["data"]["checkpointPath"] == "checkpoints/001-x.md"
     assert replayed.events == live.events
     assert texts(replayed) == texts(live) == ["Summary so far.", "two", "2"]
+    assert replayed.session_state == live.session_state
+    assert replayed.session_state.running_compaction is None
+    assert replayed.version.checkpoints == ((1, 3),)
 
 
 @pytest.mark.parametrize(

@@ -457,8 +457,8 @@ async def test_a_cancelled_compaction_changes_nothing() -> None:
 
     assert await session.visible_messages() == before
     assert session.history.session_state.running_compaction is None
-    assert [(compaction.success, compaction.is_cancelled) for compaction in await compactions(session)] == [
-        (False, True)
+    assert [(done.success, done.is_cancelled, done.error) for done in await compactions(session)] == [
+        (False, True, "it was cancelled")
     ]
 
 

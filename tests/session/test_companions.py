@@ -17,7 +17,7 @@ from holdfast.core.conversation.tokens import REPLY_OVERHEAD
 from holdfast.core.history import events as log
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import CompactionFailedError, ModelRefusedError, NothingToCompactError, SettingsError
-from holdfast.models.base import SummaryPrompt
+from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.compaction.hooks import HookCall, Hooks
@@ -224,6 +224,32 @@ async def test_a_model_with_a_smaller_window_gets_a_conversation_that_fits_it() 
     assert session.model == "tiny"
     assert session.history.session_state.model == "tiny"
     assert await session.switch_model("gpt-5") is None
+
+
+@pytest.mark.seed("C-52")
+async def test_a_model_whose_window_holds_the_conversation_gets_it_as_it_is() -> None:
+    model = ScriptedModel(repeat(SUMMARY))
+    session = await talked(turns=12, summarizer=model)
+
+    assert await session.switch_model("tiny", budget=8_000) is None
+    assert (len(model.prompts), len(await session.visible_messages())) == (0, 24)
+
+
+@pytest.mark.seed("C-13", "C-47")
+@pytest.mark.parametrize("policy", ["default", "copilot"])
+async def test_a_summary_that_took_several_calls_has_the_usage_of_all_and_the_id_of_the_last(policy: str) -> None:
+    each = log.Usage(input_tokens=100, output_tokens=7, cache_read_tokens=10)
+    replies = (ModelReply(text=SUMMARY, model="m", usage=each, request_id=f"r{number}") for number in range(99))
+    model = ScriptedModel(replies, window=2_600)
+    session = await talked(policy, turns=12, summarizer=model)
+    await session.prepare(16_000)
+
+    summary = (await session.compact()).summary
+
+    calls = len(model.prompts)
+    assert calls > 1
+    assert summary.usage == log.Usage(input_tokens=100 * calls, output_tokens=7 * calls, cache_read_tokens=10 * calls)
+    assert (summary.by_model, summary.request_id) == ("m", f"r{calls - 1}")
 
 
 @pytest.fixture(scope="module")

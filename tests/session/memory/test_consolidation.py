@@ -58,7 +58,8 @@ async def test_consolidation_proposes_for_the_board_and_never_changes_a_conversa
     store = SqliteStore(tmp_path / "chats.db")
     await held(store, "s1", RULE, "Go on, please.")
     before = await log_of(store, "s1")
-    rem = agent(tmp_path, store, writer=ScriptedModel([json.dumps(call)]) if writes else None)
+    writer = ScriptedModel([json.dumps(call)])
+    rem = agent(tmp_path, store, writer=writer if writes else None)
 
     done = await rem.run()
     untouched = rem.board.path.exists()
@@ -66,6 +67,7 @@ async def test_consolidation_proposes_for_the_board_and_never_changes_a_conversa
 
     text = "Tests run with make test" if writes else RULE
     assert (CONSOLIDATION_AGENT, BOARD_TOOL) == ("rem-agent", "context_board")
+    assert [prompt.interaction for prompt in writer.prompts] == ["memory-consolidation"] * writes
     assert done.proposals == (BoardProposal("add", text, sources=("s1 #0",)),)
     assert not untouched
     assert [(entry.text, entry.sources) for entry in board.notes] == [(text, ("s1 #0",))]
