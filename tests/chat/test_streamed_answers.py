@@ -2,13 +2,19 @@
 
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_ai import Agent, BinaryContent
 
+from holdfast.apps.chat.attachments import PreparedPrompt
+from holdfast.apps.chat.events import ToolCallFinished
 from holdfast.apps.chat.markdown import MAX_BLOCK_CHARS, MarkdownRenderer, StreamedMarkdown
-from holdfast.apps.chat.turn import RepetitionDetector
+from holdfast.apps.chat.turn import RepetitionDetector, turn_events
+from holdfast.testing.agents import ScriptedAgentModel, tool_call_response
+from tests.adapters.conftest import is_return
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 PIECES = [
@@ -104,3 +110,31 @@ def test_code_has_no_background_and_only_colors_of_the_terminals_theme(backgroun
     codes = {code for found in STYLE.findall(shown) for code in found[2:-1].split(";") if code}
     assert codes
     assert not codes & {str(number) for number in (*range(40, 50), 38, 48, *range(100, 108))}
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (BinaryContent(b"\x89PNG" * 500_000, media_type="image/png"), "[image/png, 2,000,000 bytes]"),
+        (b"\xff" * 3_000, "[3,000 bytes]"),
+        (
+            ["the tides", BinaryContent(b"\x89PNG", media_type="image/png")],
+            '["the tides", "[image/png, 4 bytes]"]',
+        ),
+        ({"deep": [{"data": b"\xff\xfe"}]}, '{"deep": [{"data": "[2 bytes]"}]}'),
+        ({"port": "Brest", "high": 4.5}, '{"port": "Brest", "high": 4.5}'),
+        (None, ""),
+    ],
+)
+async def test_of_a_file_that_a_tool_returns_its_type_and_size_are_shown(result: Any, shown: str) -> None:
+    model = ScriptedAgentModel(lambda messages: "done" if is_return(messages[-1]) else tool_call_response(n=1))
+    agent = Agent(model)
+
+    @agent.tool_plain
+    def look(n: int) -> Any:
+        del n
+        return result
+
+    events = [event async for event in turn_events(agent, PreparedPrompt("Look."), None)]
+
+    assert [event.result for event in events if isinstance(event, ToolCallFinished)] == [shown]

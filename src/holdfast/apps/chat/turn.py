@@ -195,6 +195,15 @@ def _to_chat_event(event: AgentStreamEvent | AgentRunResultEvent[str]) -> ChatEv
 
 
 def _as_text(value: object) -> str:
+    """Return the arguments or the result of a call as text; of a file only its type and size."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str | bytes | BinaryContent):
+        return _describe(value)
+    return json.dumps(value, ensure_ascii=False, default=_describe)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, BinaryContent):
+        return f"[{value.media_type}, {len(value.data):,} bytes]"
+    return f"[{len(value):,} bytes]" if isinstance(value, bytes) else str(value)
