@@ -655,7 +655,7 @@ async def test_session_checkpoints_says_when_there_are_none(tmp_path: Path) -> N
     assert await reply_to(chat, screen, "/session checkpoints") == NO_CHECKPOINTS
 
 
-@pytest.mark.seed("C-43")
+@pytest.mark.seed("C-43", "C-45")
 async def test_session_checkpoints_lists_the_summaries_of_this_conversation(tmp_path: Path) -> None:
     chat, screen = await open_chat(tmp_path, flags={"max_context_tokens": "4000", "summarization_model": "none"})
     await add_turns(chat, 12)

@@ -84,6 +84,7 @@ def test_what_a_model_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "\ufffd]0;title\ufffd\ufffd[2Jgone\ufffd31m\ufffd"
 
 
+@pytest.mark.seed("C-50")
 def test_a_compaction_is_told_in_a_pipe_and_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
     compacted = ConversationCompacted(12_000, 3_400, 22, "served")
 

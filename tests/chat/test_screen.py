@@ -6,6 +6,8 @@ Each test starts the program once and checks many things in it.
 import re
 from pathlib import Path
 
+import pytest
+
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Person, Served, Sit
 
@@ -54,6 +56,22 @@ def test_the_line_below_the_input_and_the_line_above_it_say_what_is_going_on(sit
     ]  # fmt: skip
     person.says("exit")
     assert person.leaves() == 0
+
+
+@pytest.mark.seed("C-50")
+def test_a_compaction_has_a_line_of_its_own(sit: Sit) -> None:
+    person = sit(HOLDFAST_MAX_CONTEXT_TOKENS="4000", HOLDFAST_SUMMARIZATION_MODEL="none")
+    for number in range(5):
+        person.says(f"question {number}: " + "why is that so? " * 20)
+        person.sees(f"you said: question {number}")
+
+    person.says("/compact")
+    person.sees("by rule")
+    person.says("exit")
+    assert person.leaves() == 0
+
+    line = r"^─── Conversation Compacted: [\d,]+ → [\d,]+ tokens; /undo reverts it ───$"
+    assert re.search(line, person.text, re.MULTILINE)
 
 
 def test_what_is_drawn_again_is_sent_in_one_update(sit: Sit, served: Served) -> None:

@@ -210,6 +210,22 @@ def test_an_empty_summary_is_a_failure(summary: Summary | None) -> None:
         assert (event.success, event.error) == (False, "the summary is empty")
 
 
+@pytest.mark.parametrize("summary", [None, Summary(""), Summary(" \n")])
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.seed("C-58")
+def test_an_empty_summary_of_a_requested_compaction_is_a_failure_in_every_preset(
+    name: str, summary: Summary | None
+) -> None:
+    history = history_of([*LONG, user_message("now")])
+    rule = PRESETS[name].compaction
+    assert rule is not None
+    step = CompactSpan(span=Span(start=0, stop=100, count=100), by="summary", trigger="manual")
+
+    event = compaction_completed_event(step, rule, plan_input_of(history, PRESETS[name], situation()), summary)
+
+    assert (event.success, event.error) == (False, "the summary is empty")
+
+
 def test_a_summary_of_a_span_that_was_trimmed_further_meanwhile_is_thrown_away() -> None:
     trimmed = log.CompactionCompleted(success=True, span=Span(start=0, stop=34))
     history = history_of([*LONG, user_message("now")], trimmed)

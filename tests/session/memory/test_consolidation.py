@@ -101,6 +101,7 @@ async def test_what_was_only_shown_is_proposed_again(tmp_path: Path) -> None:
     assert first.proposals == again.proposals != ()
 
 
+@pytest.mark.seed("C-55")
 async def test_only_conversations_about_this_work_that_are_over_are_read(tmp_path: Path) -> None:
     store = MemoryStore()
     await held(store, "other-branch", RULE, board=Repository(WORK.root, "other").key)
