@@ -3,7 +3,8 @@
 At half of the limit a summary replaces everything before the newest prompt. While an agent works, a summary replaces
 its messages since that prompt instead, at a share that grows with the window; the task itself stays. The limit is the
 model's window, and never more than the budget allows. Large tool results
-become artifacts, to which the summary refers. Without a summarizer, fixed limits apply instead.
+become artifacts, to which the summary refers. Without a summarizer, fixed limits apply instead; after a failed summary
+they do as long as one is due.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -170,7 +171,7 @@ def _compression_count(plan_input: PlanInput, step: CompactSpan) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedLimits:
-    """Limits a request without a summarizer to the newest messages, with few tokens before the newest prompt."""
+    """Limits a request without a summary to the newest messages, with few tokens before the newest prompt."""
 
     max_messages: int = field(default=50, metadata=integer_bounds(1, 10**9))
     max_tokens: int = field(default=8_000, metadata=integer_bounds(1, 10**9))
