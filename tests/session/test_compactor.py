@@ -277,6 +277,7 @@ async def test_co_cli_summarizes_inline_and_two_messages_stand_for_all_on_the_us
     ]  # fmt: skip
 
 
+@pytest.mark.seed("C-61")
 async def test_a_summary_is_thrown_away_where_its_span_does_not_stand_any_more() -> None:
     session = await open_session(summarizer=endless_summarizer())
     await record_turns(session, 10)
@@ -440,6 +441,23 @@ async def test_a_summary_of_a_process_whose_compaction_another_has_ended_is_thro
 
     assert await kinds(other) == ["compaction_start", "compaction_complete"]
     assert [(compaction.success, compaction.is_cancelled) for compaction in await compactions(other)] == [(False, True)]
+
+
+@pytest.mark.seed("D-21", "D-24")
+@pytest.mark.parametrize("policy", ["default", "copilot"])
+async def test_no_summarizer_reads_the_summary_of_what_was_cleared(policy: str) -> None:
+    model = endless_summarizer()
+    session = await open_session(policy=policy, summarizer=model)
+    for clears in (True, False):
+        await record_turns(session, 10)
+        await session.prepare(100_000)
+        await session.compact()
+        if clears:
+            await session.clear()
+
+    first = SUMMARY.split(".", maxsplit=1)[0]
+    assert (await compactions(session))[0].summary.text.startswith(first)
+    assert first not in model.prompts[-1].text
 
 
 @pytest.mark.seed("C-10")

@@ -6,6 +6,7 @@ from holdfast import Session
 from holdfast.core.planning.context_report import ContextReport, CostForecast
 from holdfast.core.planning.steps import Threshold
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.chat import tool_call_message, tool_result_message, user_message
 
 
 async def talked(session: Session, turns: int) -> None:
@@ -34,6 +35,18 @@ async def test_contents_say_what_was_said_by_whom_and_how_long_it_is() -> None:
         turns_left=1265,
         forecast=CostForecast(tokens_before=15_197, tokens_after=11_477, rewrite_dollars=11_477 * 1.25 / 1_000_000),
     )
+
+
+@pytest.mark.seed("D-20")
+async def test_the_results_of_tools_count_among_the_characters_and_by_their_own_role() -> None:
+    async with Session.open("s", model="gpt-5") as session:
+        await session.record([user_message("look"), tool_call_message("a"), tool_result_message("a", "seen" * 10)])
+
+        contents = await session.context_breakdown(budget=16_000)
+
+    assert (contents.messages, dict(contents.roles), contents.characters) == (
+        3, {"user": 1, "assistant": 1, "tool": 1}, 44,
+    )  # fmt: skip
 
 
 async def test_every_part_has_its_share_after_a_compaction() -> None:
