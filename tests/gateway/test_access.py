@@ -376,6 +376,19 @@ async def test_an_answer_that_is_not_recorded_counts_against_the_limit_of_a_key(
     assert [line for line in counted.splitlines() if line.startswith("holdfast_gateway_answers_total")] == []
 
 
+@pytest.mark.parametrize("path", ["/health", "/livez", "/readyz", "/metrics"])
+async def test_a_path_of_the_gateway_itself_is_forwarded_by_no_method(path: str) -> None:
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url) as url:
+        seen = [await ask(url, method, path, b"") for method in ("POST", "OPTIONS")]
+
+    said = [json.loads(one.body)["error"].partition(";")[0] for one in seen]
+    assert ([one.status for one in seen], said, upstream.requests) == (
+        [405, 405],
+        [f"{path} does not take POST", f"{path} does not take OPTIONS"],
+        [],
+    )
+
+
 @pytest.mark.parametrize("path", ["/holdfast", "/holdfast/v1", "/holdfast/v2/sessions", "/holdfast/v1/made/up"])
 async def test_a_token_is_never_forwarded_to_a_provider(path: str) -> None:
     async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=Access(control_token=TOKEN)) as url:

@@ -125,12 +125,11 @@ def gateway_app(
 
     pages = _Pages(recorder, rules)
     tools = McpEndpoint(recorder.store, rules, memory)
+    probes = {"/health": alive, "/livez": alive, "/readyz": ready, "/metrics": show_metrics}
     routes = [
         Route("/", alive),
-        Route("/health", alive),
-        Route("/livez", alive),
-        Route("/readyz", ready),
-        Route("/metrics", show_metrics),
+        *(Route(path, answer) for path, answer in probes.items()),
+        *(Route(path, _OtherMethods()) for path in probes),
         *control_routes(recorder, rules),
         Route("/ui", _AddSlash()),
         Mount("/ui", pages),
@@ -153,6 +152,13 @@ async def _refuse_method(request: Request, error: Exception) -> Response:
     """Return the answer to a method that a route of our own does not have, in the form of all its errors."""
     said = f"{request.scope['path']} does not take {request.method}; see /holdfast/v1/openapi.json"
     return JSONResponse({"error": said}, 405, error.headers if isinstance(error, HTTPException) else None)
+
+
+class _OtherMethods:
+    """Refuses what a path of our own does not take: the last route would forward it to the provider."""
+
+    async def __call__(self, _scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise HTTPException(405, headers={"Allow": "GET, HEAD"})
 
 
 class _AddSlash:
