@@ -5,9 +5,9 @@ a file and wrote nothing. Two references name both readings. One reference names
 for. A path means the two newest readings of that file.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice, takewhile
 
 from holdfast.core.conversation.messages import ToolResult
@@ -196,7 +196,7 @@ class _RecallAnswerer:
             rest[: max(MIN_TOOL_LOOKUPS, query.max_tokens // MIN_TOKENS_PER_MESSAGE // 2)]
         )
         listed = await self._with_neighbors([*first, *rest[len(first) :]])
-        done = await asyncio.to_thread(pack_search, listed, query, packer)
+        done = await plan_in_thread(partial(pack_search, listed, query, packer))
         packed = {one.position for one in listed[:done]}
         packed_count = sum(1 for _ in takewhile(lambda one: one.position in packed, rest))
         more = _next_query(hits, query.shortened(), packed_count)

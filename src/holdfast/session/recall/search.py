@@ -9,7 +9,6 @@ role, a tool, a file, a time. Queries that the index cannot answer (a part of a 
 message, up to a limit; the answer then says how to continue.
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
@@ -36,6 +35,7 @@ from holdfast.core.recall.ranking import (
     spread_scores,
 )
 from holdfast.errors import MalformedInputError, MissingBlobError
+from holdfast.session.heavy_work import plan_in_thread
 from holdfast.session.log.event_log import SessionLog
 from holdfast.session.log.index_text import PARTLY_INDEXED_MARK
 from holdfast.session.log.records import inline_blob, message_in_record
@@ -207,7 +207,7 @@ class MessageFinder:
                 self._scores(one, read, uses_spread=by_tool, least_share=query.least_share) for one in rankings
             ]
 
-        read, scores = await asyncio.to_thread(score)  # the messages may be long
+        read, scores = await plan_in_thread(score)  # the messages may be long
         orders = list(map(rank_positions, scores))
         order = rank_positions(fuse_rankings(orders))
         hits = {position for one in rankings for position in one.scores}
