@@ -84,10 +84,8 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
     if secret in TOMBSTONE:
         raise SettingsError("text", f"is part of {TOMBSTONE}, which replaces secrets; pass more of the secret")
     copies = await _scrubbed_copies(store, session, secret)
-    count = sum(copy.count for copy in copies)
-    changed: list[int] = []
+    count, changed, index = await asyncio.to_thread(_scrub_whole, copies, secret)
     if count:
-        changed, index = await asyncio.to_thread(_scrub_whole, copies, secret)
         blobs: list[str] = []
         records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
         dropped = await asyncio.to_thread(_dropped_blobs, copies, blobs)
@@ -116,13 +114,19 @@ def _dropped_blobs(copies: Sequence[_RecordCopy], new: Sequence[str]) -> list[st
     return sorted(digest for digest in replaced - kept if digest and digest not in new)
 
 
-def _scrub_whole(copies: Sequence[_RecordCopy], secret: str) -> tuple[list[int], list[IndexEntry]]:
-    """Scrub what depends on several records; return the records to write again, and what to index again."""
+def _scrub_whole(copies: Sequence[_RecordCopy], secret: str) -> tuple[int, list[int], list[IndexEntry]]:
+    """Scrub what depends on several records.
+
+    Return how often the secret was found, the records to write again, and what to index again.
+    """
+    count = sum(copy.count for copy in copies)
+    if not count:
+        return 0, [], []
     _scrub_bodies(copies, secret)
     changed = [position for position, copy in enumerate(copies) if copy.is_changed]
     history, positions = _replayed(copies)
     messages = {positions[at]: history.entries[positions[at]].message for at in changed if at in positions}
-    return changed, [IndexEntry(position, index_text_of(message)) for position, message in messages.items()]
+    return count, changed, [IndexEntry(position, index_text_of(message)) for position, message in messages.items()]
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
