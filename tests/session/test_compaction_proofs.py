@@ -1,6 +1,7 @@
 """Promises of compaction that only show over time, across processes, or on the outside."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from itertools import repeat
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from holdfast import Session
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.errors import CompactionError, CompactionFailedError, NothingToCompactError, UnknownSessionError
-from holdfast.models.base import ModelReply
+from holdfast.models.base import ModelReply, Summarizer
 from holdfast.models.embedded.server import EmbeddedServer, EmbeddedSummarizer
 from holdfast.models.embedded.weights import fetch_file
 from holdfast.models.retry import RetryLimits
@@ -148,13 +149,53 @@ async def test_telemetry_sees_every_compaction() -> None:
 
     assert flush_spans(5)
     spans = exporter.get_finished_spans()
-    names = [span.name for span in spans]
-    assert any("compact_messages" in name for name in names)
+    assert [span.name for span in spans] == ["chat scripted", "compact_messages"]
     [call] = [span.attributes or {} for span in spans if span.name == "chat scripted"]
     assert (call["gen_ai.response.model"], call["gen_ai.response.id"]) == ("scripted-2", "chatcmpl-1")
-    told = {event.name for span in spans for event in span.events}
-    assert told == {"session_compaction_start", "session_compaction_complete"}
+    told = [event.name for event in spans[1].events]
+    assert told == ["session_compaction_start", "session_compaction_complete"]
     provider.shutdown()
+
+
+async def spans_of(summarizer: Summarizer, work: Callable[[Session], Awaitable[object]]) -> list[tuple[str, str]]:
+    """Return the name and the failure of each span of some work on a session that is then closed."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    how = CompactionOptions(
+        automatic=summarizer, telemetry=Telemetry(tracer_provider=provider), retry_limits=RetryLimits(attempts=1)
+    )
+    session = await open_session(compaction=how)
+    await record_turns(session, 6)
+    await work(session)
+    await session.close()
+    assert flush_spans(5)
+    provider.shutdown()
+    return [(span.name, str((span.attributes or {}).get("error.type"))) for span in exporter.get_finished_spans()]
+
+
+async def test_a_summary_that_fails_is_a_span_of_its_own_beside_that_of_its_digest() -> None:
+    async def compact(session: Session) -> None:
+        await session.compact(budget=BUDGET)
+
+    assert await spans_of(FailingModel("empty"), compact) == [
+        ("chat failing:empty", "CompactionFailedError"),
+        ("compact_messages", "CompactionFailedError"),
+        ("compact_messages", "None"),
+    ]
+
+
+async def test_the_span_of_a_compaction_that_is_cancelled_ends_once() -> None:
+    async def cancel(session: Session) -> None:
+        task = asyncio.ensure_future(session.compact(budget=BUDGET))
+        await wait_until(lambda: session.history.session_state.running_compaction is not None)
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    assert await spans_of(ScriptedModel([SUMMARY], seconds=60.0), cancel) == [
+        ("chat scripted", "None"),
+        ("compact_messages", "cancelled"),
+    ]
 
 
 @pytest.mark.seed("C-49")

@@ -49,6 +49,7 @@ class ObserverRunner:
         self._memory_task: asyncio.Task[None] | None = None
         self._reported: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._open_span: tuple[log.CompactionStarted, CompactionSpan] | None = None
 
     def set_observers(
         self, observers: CompactionObservers, make_memory_writer: "Callable[[DailyMemory], MemoryWriter]"
@@ -62,8 +63,14 @@ class ObserverRunner:
         self.observers = observers
 
     def compaction_span(self, event: log.CompactionStarted) -> AbstractContextManager[CompactionSpan]:
-        """Return the telemetry span of a compaction, which stays open while the summary is written."""
-        return self.observers.telemetry.compaction_started(self._log.session, event)
+        """Return the telemetry span of a compaction, which is current while the summary is written.
+
+        It stays open until the compaction is recorded as completed.
+        """
+        self._end_span()
+        span = self.observers.telemetry.compaction_started(self._log.session, event).keep_open()
+        self._open_span = event, span
+        return span
 
     def summary_call_span(self, model: str) -> AbstractContextManager[CompactionSpan]:
         """Return the telemetry span of a summarizer call."""
@@ -111,6 +118,7 @@ class ObserverRunner:
             conversation_messages_before=after + event.messages_removed,
             conversation_messages_after=after,
             error_type=None if event.success else "cancelled" if event.is_cancelled else "failed",
+            span=self._span_of(event),
         )
         call = HookCall(
             name="postCompact",
@@ -126,6 +134,21 @@ class ObserverRunner:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         await self.update_checkpoints()
+
+    def _span_of(self, event: log.CompactionCompleted) -> CompactionSpan | None:
+        """Return the span in which the summary of a compaction was written here, if there is one."""
+        if self._open_span is None:
+            return None
+        started, span = self._open_span
+        if (started.scope, started.trigger) != (event.scope, event.trigger):
+            return None
+        self._open_span = None
+        return span
+
+    def _end_span(self) -> None:
+        if self._open_span is not None:
+            self._open_span[1].end()
+            self._open_span = None
 
     async def _count_messages(self, scope: str) -> int:
         """Return the number of messages in the context of a scope."""
@@ -165,6 +188,7 @@ class ObserverRunner:
 
     def release(self) -> None:
         """Drop what refers to the session."""
+        self._end_span()
         self._memory_writer = self._memory_task = None
 
     async def _update_memory(self, writer: "MemoryWriter") -> None:

@@ -65,7 +65,8 @@ class Telemetry:
     def compaction_started(self, session: str, event: CompactionStarted) -> "CompactionSpan":
         """Report that a compaction has started, and return its span.
 
-        Inside a `with` block it is the current span. It ends with `compaction_completed`, or with the block.
+        Inside a `with` block it is the current span. It ends with `compaction_completed`, or with the block unless
+        `keep_open` was called.
         """
         self.load()
         breakdown = {
@@ -183,6 +184,14 @@ class CompactionSpan:
     def __init__(self, span: "Span | None") -> None:
         self._span = span
         self._detach: Callable[[], None] | None = None
+        self._stays_open = False
+        self._failure: str | None = None
+        self._end_ns: int | None = None
+
+    def keep_open(self) -> Self:
+        """Let whoever reports the outcome end the span; its time still ends with the block."""
+        self._stays_open = True
+        return self
 
     def __enter__(self) -> Self:
         if self._span is not None:
@@ -200,7 +209,9 @@ class CompactionSpan:
         if kind is not None and not issubclass(kind, Exception):
             self.set_attributes({"holdfast.cancelled": True})
             kind = None
-        self.end(kind.__name__ if kind is not None else None)
+        self._failure, self._end_ns = kind.__name__ if kind is not None else None, time.time_ns()
+        if not self._stays_open:
+            self.end()
 
     def record_reply(
         self, usage: Usage | None = None, *, model: str | None = None, response_id: str | None = None
@@ -220,18 +231,18 @@ class CompactionSpan:
         # Span events will become log records; the API for those is not public in Python yet.
         if self._span is not None:
             with suppress(Exception):
-                self._span.add_event(name, attributes)
+                self._span.add_event(name, attributes, self._end_ns)
 
     def end(self, failure: str | None = None) -> None:
-        """End the span, as failed if a kind of failure is passed; only the first call has an effect."""
+        """End the span, as failed if its block or the caller has a failure; only the first call has an effect."""
         if self._span is None:
             return
-        span, self._span = self._span, None
+        span, self._span, failure = self._span, None, self._failure or failure
         if failure is not None:
             with suppress(Exception):
                 span.set_attribute("error.type", failure)
                 span.set_status(_error_status())
-        end_span_later(span)
+        end_span_later(span, self._end_ns)
 
 
 class _SpanEnder:
@@ -277,10 +288,10 @@ class _SpanEnder:
 _SPAN_ENDER = _SpanEnder()
 
 
-def end_span_later(span: "Span") -> None:
-    """End a span with the time of this call, without waiting for its exporter."""
-    now = time.time_ns()
-    _SPAN_ENDER.end_later(lambda: span.end(now))
+def end_span_later(span: "Span", time_ns: int | None = None) -> None:
+    """End a span with a time, or that of this call, without waiting for its exporter."""
+    ended = time_ns or time.time_ns()
+    _SPAN_ENDER.end_later(lambda: span.end(ended))
 
 
 def flush_spans(timeout_seconds: float = 1.0) -> bool:
