@@ -1,5 +1,6 @@
 """An agent with Holdfast: its requests fit, its history stays whole, and its session can be continued."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from holdfast import Budget, MalformedInputError, Session, SettingsError, validate
@@ -328,6 +330,24 @@ async def test_only_so_many_conversations_stay_open(monkeypatch: pytest.MonkeyPa
         await agent.run("hello", conversation_id=f"c{number}")
 
     assert list(governed.sessions) == ["c2", "c3"]
+
+
+async def test_more_runs_at_once_than_conversations_stay_open_all_get_their_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.session_pool.MAX_OPEN_SESSIONS", 2)
+    all_asked = asyncio.Barrier(4)
+
+    async def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        del info
+        await all_asked.wait()
+        return ModelResponse([TextPart(f"{len(messages)}")])
+
+    async with Holdfast() as governed:
+        agent = Agent(FunctionModel(reply), capabilities=[governed])
+        results = await asyncio.gather(*(agent.run("hello", conversation_id=f"c{number}") for number in range(4)))
+
+        assert [result.output for result in results] == ["1"] * 4
 
 
 # Models, budgets and bills.

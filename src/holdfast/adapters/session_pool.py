@@ -115,7 +115,7 @@ class SessionPool(Generic[PooledT]):
             if known is None:
                 opened = self._check_format(await self._open_session(session_id, here.store))
                 known = here.conversations[session_id] = self._make(opened)
-                await self._close_idle(here)
+                await self._close_idle(here, known)
             here.conversations.move_to_end(session_id)
             return known
 
@@ -163,8 +163,10 @@ class SessionPool(Generic[PooledT]):
             return await self._fixed.session.open_sibling(session_id)
         return await _opener(self._options, session_id, store)
 
-    async def _close_idle(self, here: _LoopSessions[PooledT]) -> None:
-        idle = [session_id for session_id, one in here.conversations.items() if not one.active_runs]
+    async def _close_idle(self, here: _LoopSessions[PooledT], newest: PooledT) -> None:
+        """Close the idle conversations that are too many; the newest has no run yet, but will have one."""
+        others = [(session_id, one) for session_id, one in here.conversations.items() if one is not newest]
+        idle = [session_id for session_id, one in others if not one.active_runs]
         for session_id in idle[: max(0, len(here.conversations) - MAX_OPEN_SESSIONS)]:
             await here.conversations.pop(session_id).session.close()
             if self._memory_store is not None and len(self._by_loop) == 1:
