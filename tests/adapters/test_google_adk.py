@@ -285,6 +285,19 @@ async def test_a_session_with_the_id_of_another_users_is_refused_with_the_remedy
     await plugin.close()
 
 
+async def test_more_conversations_at_once_than_stay_open_all_get_their_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.session_pool.MAX_OPEN_SESSIONS", 1)
+    plugin = HoldfastPlugin(store=f"sqlite:///{tmp_path / 'chats.db'}", budget=CONTRACT_BUDGET)
+    runner = runner_of(LlmAgent(name="main", model=TalkingLlm(replies=["fine"] * 20)), plugin)
+
+    answers = await asyncio.gather(*(said(runner, "hello", session=f"s{number}") for number in range(20)))
+
+    assert answers == ["fine"] * 20
+    await plugin.close()
+
+
 async def test_an_error_that_is_no_overflow_arrives_unchanged() -> None:
     plugin = HoldfastPlugin(budget=16_000)
     runner = runner_of(LlmAgent(name="a", model=TalkingLlm(replies=[ValueError("no such model")])), plugin)

@@ -565,6 +565,25 @@ def test_agents_that_run_at_once_in_one_thread_each_have_their_answer_after_thei
     assert {("count", "seven"), ("weigh", "a ton")} <= set(pairwise(said))
 
 
+def test_a_conversation_stays_open_while_its_model_is_asked(
+    middleware: HoldfastMiddleware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.session_pool.MAX_OPEN_SESSIONS", 1)
+    all_asked = Barrier(3, timeout=60)
+    models = [KeepingReplies(replies=iter([AIMessage("fine")]), both_asked=all_asked) for _ in range(3)]
+    agents = [create_agent(model, middleware=[middleware]) for model in models]
+
+    async def run() -> list[Any]:
+        asked = [agent.ainvoke(told("hello"), configured(f"t{number}")) for number, agent in enumerate(agents)]
+        return await asyncio.gather(*asked)
+
+    results = asyncio.run(run())
+
+    assert [result["messages"][-1].text for result in results] == ["fine"] * 3
+    middleware.session("t3")
+    assert [one.session.id for one in middleware._pool.conversations] == ["t3"]
+
+
 def test_a_shortened_or_made_message_becomes_an_object_again() -> None:
     natives: list[dict[str, Any]] = [
         {"role": "system", "content": "s"},

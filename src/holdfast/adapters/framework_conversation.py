@@ -153,6 +153,11 @@ class FrameworkConversation(Generic[MessageT]):
         return self.agent.scope in self.session.history.session_state.recall_scopes
 
     @property
+    def is_in_use(self) -> bool:
+        """Whether a run needs its session open, or something is being read from it or written to it."""
+        return self.active_runs > 0 or self._lock.locked()
+
+    @property
     def is_asked(self) -> bool:
         """Whether the last request has no response yet."""
         return self._asked is not None

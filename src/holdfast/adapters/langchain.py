@@ -216,8 +216,9 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Send the request that the session prepares, record the response, and send less after an overflow."""
-        call = BACKGROUND_LOOP.run(self._begin(request, self._thread_id()))
+        call = _ModelCall(request)
         try:
+            BACKGROUND_LOOP.run(self._begin(call, self._thread_id()))
             while True:
                 try:
                     response = handler(call.request)
@@ -227,7 +228,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
                 BACKGROUND_LOOP.run(call.record(response))
                 return response
         finally:
-            call.end()
+            BACKGROUND_LOOP.call_soon(call.end)
 
     @property
     def awrap_model_call(self) -> AsyncHook:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -237,8 +238,9 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _await_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
-        call = await BACKGROUND_LOOP.await_result(self._begin(request, self._thread_id()))
+        call = _ModelCall(request)
         try:
+            await BACKGROUND_LOOP.await_result(self._begin(call, self._thread_id()))
             while True:
                 try:
                     response = await handler(call.request)
@@ -248,16 +250,14 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
                 await BACKGROUND_LOOP.await_result(call.record(response))
                 return response
         finally:
-            call.end()
+            BACKGROUND_LOOP.call_soon(call.end)
 
-    async def _begin(self, request: ModelRequest[Any], thread_id: str | None) -> "_ModelCall":
-        outer = CURRENT_CALL.get()
+    async def _begin(self, call: "_ModelCall", thread_id: str | None) -> None:
+        outer, request = CURRENT_CALL.get(), call.request
         if outer is None:
             await self._end_passed_over(thread_id, request.messages)
         conversation = await self._conversation(outer, thread_id, request.messages, is_request=True)
-        call = _ModelCall(conversation, request)
-        await call.prepare(self._options(request), self._recall_tool)
-        return call
+        await call.prepare(conversation, self._options(request), self._recall_tool)
 
     def _options(self, request: ModelRequest[Any]) -> FrameworkRequest:
         name = self._model or getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
@@ -388,16 +388,25 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
 class _ModelCall:
     """One model call: the request to send, and its response."""
 
-    def __init__(self, conversation: FrameworkConversation[BaseMessage], request: ModelRequest[Any]) -> None:
-        self._conversation = conversation
+    _conversation: FrameworkConversation[BaseMessage]
+
+    def __init__(self, request: ModelRequest[Any]) -> None:
         self._original = request
         self.request = request
+        self._has_begun = False
 
-    async def prepare(self, options: FrameworkRequest, recall_tool: BaseTool | None) -> None:
+    async def prepare(
+        self,
+        conversation: FrameworkConversation[BaseMessage],
+        options: FrameworkRequest,
+        recall_tool: BaseTool | None,
+    ) -> None:
         """Prepare the request; it offers the tool for recall only if messages have left the view."""
-        messages = await self._conversation.prepare(self._original.messages, options)
+        self._conversation, self._has_begun = conversation, True
+        conversation.active_runs += 1
+        messages = await conversation.prepare(self._original.messages, options)
         tools = self._original.tools
-        if not (options.can_recall and self._conversation.has_recall):
+        if not (options.can_recall and conversation.has_recall):
             tools = [tool for tool in tools if tool is not recall_tool]
         self.request = _request_with(self._original, messages=messages, tools=tools)
 
@@ -414,8 +423,10 @@ class _ModelCall:
         await self._conversation.record_response(response.result, usage, self._original.messages)
 
     def end(self) -> None:
-        """End the call, with or without a response."""
-        self._conversation.give_up(self._original.messages)
+        """End the call, with or without a response, even if it was cancelled before it had a conversation."""
+        if self._has_begun:
+            self._conversation.give_up(self._original.messages)
+            self._conversation.active_runs -= 1
 
 
 def _request_with(request: ModelRequest[Any], **fields: object) -> ModelRequest[Any]:

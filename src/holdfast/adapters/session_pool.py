@@ -166,7 +166,7 @@ class SessionPool(Generic[PooledT]):
     async def _close_idle(self, here: _LoopSessions[PooledT], newest: PooledT) -> None:
         """Close the idle conversations that are too many; the newest has no run yet, but will have one."""
         others = [(session_id, one) for session_id, one in here.conversations.items() if one is not newest]
-        idle = [session_id for session_id, one in others if not one.active_runs]
+        idle = [session_id for session_id, one in others if not one.is_in_use]
         for session_id in idle[: max(0, len(here.conversations) - MAX_OPEN_SESSIONS)]:
             await here.conversations.pop(session_id).session.close()
             if self._memory_store is not None and len(self._by_loop) == 1:

@@ -8,7 +8,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TypeVar
 
@@ -74,6 +74,10 @@ class BackgroundLoop:
     async def await_completion(self, work: Coroutine[object, object, T]) -> T:
         """Return the result of a coroutine that runs to its end even if the caller is cancelled meanwhile."""
         return await asyncio.shield(asyncio.wrap_future(self.start(work)))
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Call a function on the loop, after what was started before, without waiting for it."""
+        self._running_loop().call_soon_threadsafe(work)
 
     def start(self, work: Coroutine[object, object, T]) -> "concurrent.futures.Future[T]":
         """Start a coroutine on the loop; raises `WrongEventLoopError` on the loop itself, where waiting would hang."""
