@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import gc
 import json
 import pickle
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any, ClassVar
 from unittest.mock import MagicMock
+from weakref import ref
 
 import pytest
 from deepagents import create_deep_agent
@@ -582,6 +584,24 @@ def test_a_conversation_stays_open_while_its_model_is_asked(
     assert [result["messages"][-1].text for result in results] == ["fine"] * 3
     middleware.session("t3")
     assert [one.session.id for one in middleware._pool.conversations] == ["t3"]
+
+
+def test_tools_that_are_made_for_each_run_are_not_kept(middleware: HoldfastMiddleware) -> None:
+    def run() -> "ref[StructuredTool]":
+        def look(query: str) -> str:
+            """Look something up."""
+            return look_result(query)
+
+        made = StructuredTool.from_function(look)
+        create_agent(RepeatingChatModel(requests=[]), [made], middleware=[middleware]).invoke(
+            told("hello"), configured("t")
+        )
+        return ref(made)
+
+    earlier, _ = run(), run()
+    gc.collect()
+
+    assert earlier() is None
 
 
 def test_a_shortened_or_made_message_becomes_an_object_again() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, cast
+from weakref import ref
 
 from holdfast.adapters.framework_conversation import (
     CURRENT_CALL,
@@ -187,7 +188,8 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         self._model = model
         self._paused: dict[tuple[str | None, str | None], SubAgentCall[BaseMessage]] = {}
         """The tool calls whose agents wait for a person, by thread and id."""
-        self._tool_json: dict[int, tuple[object, Mapping[str, object]]] = {}
+        self._tool_json: dict[int, tuple[ref[BaseTool], Mapping[str, object]]] = {}
+        """The definitions of tools, by their ids, as long as the tools exist: programs make some for each run."""
         self._recall_tool = _recall_tool() if recall else None
         self.tools: Sequence[BaseTool] = [self._recall_tool] if self._recall_tool else []
 
@@ -277,9 +279,12 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         )
 
     def _definition(self, tool: BaseTool | dict[str, Any]) -> Mapping[str, object]:
+        if isinstance(tool, dict):
+            return tool
         known = self._tool_json.get(id(tool))
-        if known is None or known[0] is not tool:
-            known = self._tool_json[id(tool)] = tool, tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
+        if known is None:
+            forget = partial(self._tool_json.pop, id(tool))
+            known = self._tool_json[id(tool)] = ref(tool, forget), convert_to_openai_tool(tool)
         return known[1]
 
     # For LangChain: tool calls, inside which sub-agents run.
