@@ -20,6 +20,7 @@ import pytest
 from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware, SummarizationMiddleware
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
@@ -36,7 +37,7 @@ from langchain_core.tools import StructuredTool, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from langsmith import Client, tracing_context
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from holdfast import Budget, SettingsError
 from holdfast.adapters.langchain import MESSAGES, HoldfastMiddleware
@@ -584,6 +585,31 @@ def test_a_conversation_stays_open_while_its_model_is_asked(
     assert [result["messages"][-1].text for result in results] == ["fine"] * 3
     middleware.session("t3")
     assert [one.session.id for one in middleware._pool.conversations] == ["t3"]
+
+
+class Weather(BaseModel):
+    """What the weather is like."""
+
+    degrees: int = Field(description="The temperature in the shade. " * 100)
+
+
+@pytest.mark.parametrize(
+    "made", [Weather, ToolStrategy(Weather), ProviderStrategy(Weather), Weather.model_json_schema()]
+)
+def test_the_definition_of_a_structured_output_is_counted(made: Any, middleware: HoldfastMiddleware) -> None:
+    call: ToolCall = {"name": "Weather", "args": {"degrees": 7}, "id": "c1"}
+    calls = [] if isinstance(made, ProviderStrategy) else [call]
+    for thread, response_format in (("plain", None), ("structured", made)):
+        reply = AIMessage('{"degrees": 7}', tool_calls=calls if response_format else [])
+        model = KeepingReplies(replies=iter([reply]))
+        agent = create_agent(model, middleware=[middleware], response_format=response_format)
+        agent.invoke(told("How warm is it?"), configured(thread))
+
+    plain, structured = middleware.last_request("plain"), middleware.last_request("structured")
+
+    assert plain is not None
+    assert structured is not None
+    assert 500 < structured.tokens.total - plain.tokens.total < 1_000
 
 
 def test_tools_that_are_made_for_each_run_are_not_kept(middleware: HoldfastMiddleware) -> None:

@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from copy import copy
 from functools import partial
+from types import UnionType
 from typing import Any, cast
 from weakref import ref
 
@@ -40,6 +41,7 @@ from holdfast.wire.request import Request
 with imports_of_extra("langchain", "the adapter for LangChain"):
     from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
     from langchain.agents.middleware.types import ToolCallRequest
+    from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
     from langchain_core.exceptions import ContextOverflowError
     from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
     from langchain_core.tools import BaseTool, StructuredTool
@@ -188,8 +190,11 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         self._model = model
         self._paused: dict[tuple[str | None, str | None], SubAgentCall[BaseMessage]] = {}
         """The tool calls whose agents wait for a person, by thread and id."""
-        self._tool_json: dict[int, tuple[ref[BaseTool], Mapping[str, object]]] = {}
-        """The definitions of tools, by their ids, as long as the tools exist: programs make some for each run."""
+        self._known_definitions: dict[int, tuple[ref[Any], Sequence[Mapping[str, object]]]] = {}
+        """The definitions of tools and of structured outputs, by the ids of these, as long as they exist.
+
+        Programs make some for each run.
+        """
         self._recall_tool = _recall_tool() if recall else None
         self.tools: Sequence[BaseTool] = [self._recall_tool] if self._recall_tool else []
 
@@ -269,22 +274,28 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any, Any]):
         others = [tool for tool in request.tools if tool is not self._recall_tool]
         # A tool of the agent's own with that name is not ours.
         is_recall_ours = all(_tool_name(tool) != RECALL_TOOL for tool in others)
-        system = request.system_message
+        system, output = request.system_message, cast("object", request.response_format)
+        definitions = [one for tool in others for one in self._definitions(tool, _tool_definitions)]
+        if output is not None:
+            definitions += self._definitions(output, _output_definitions)
         return FrameworkRequest(
             budget=budget,
             model=name if isinstance(name, str) else None,
             system=str(system.text) if system is not None else None,
-            tools=[self._definition(tool) for tool in others],
+            tools=definitions,
             can_recall=is_recall_ours and len(others) < len(request.tools),
         )
 
-    def _definition(self, tool: BaseTool | dict[str, Any]) -> Mapping[str, object]:
-        if isinstance(tool, dict):
-            return tool
-        known = self._tool_json.get(id(tool))
+    def _definitions(
+        self, sent: object, define: Callable[[Any], Sequence[Mapping[str, object]]]
+    ) -> Sequence[Mapping[str, object]]:
+        """Return the definitions that a tool or a structured output adds to a request."""
+        if isinstance(sent, dict | UnionType):
+            return define(sent)  # there is no weak reference to it
+        known = self._known_definitions.get(id(sent))
         if known is None:
-            forget = partial(self._tool_json.pop, id(tool))
-            known = self._tool_json[id(tool)] = ref(tool, forget), convert_to_openai_tool(tool)
+            forget = partial(self._known_definitions.pop, id(sent))
+            known = self._known_definitions[id(sent)] = ref(sent, forget), define(sent)
         return known[1]
 
     # For LangChain: tool calls, inside which sub-agents run.
@@ -479,6 +490,22 @@ def _recall_tool() -> BaseTool:
         description=RECALL_DESCRIPTION,
         args_schema=dict(RECALL_PARAMETERS),
     )
+
+
+def _tool_definitions(tool: BaseTool | dict[str, Any]) -> Sequence[Mapping[str, object]]:
+    return [tool if isinstance(tool, dict) else convert_to_openai_tool(tool)]
+
+
+def _output_definitions(output: object) -> Sequence[Mapping[str, object]]:
+    """Return the definitions of a structured output, which a request has as tools or as the form of its response."""
+    if isinstance(output, ProviderStrategy):
+        specs = [cast("ProviderStrategy[Any]", output).schema_spec]
+    elif isinstance(output, ToolStrategy):
+        specs = cast("ToolStrategy[Any]", output).schema_specs
+    else:
+        schema = cast("AutoStrategy[Any]", output).schema if isinstance(output, AutoStrategy) else output
+        specs = ToolStrategy[Any](cast("Any", schema)).schema_specs
+    return [{"name": one.name, "description": one.description, "parameters": one.json_schema} for one in specs]
 
 
 def _tool_name(tool: BaseTool | dict[str, Any]) -> str | None:
