@@ -11,6 +11,7 @@ import pytest
 from agents import (
     Agent,
     AgentHooks,
+    AgentOutputSchema,
     ModelProvider,
     ModelSettings,
     RunConfig,
@@ -947,6 +948,23 @@ async def test_the_definitions_of_handoffs_are_counted() -> None:
     tools: Any = request.tools
     assert [tool["name"] for tool in tools] == ["transfer_to_other", "transfer_to_third"]
     assert sorted(tools[1]["parameters"]["properties"]) == ["text", "times"]
+    await kept.close()
+
+
+@pytest.mark.parametrize("made", [Question, AgentOutputSchema(Question, strict_json_schema=False)])
+async def test_the_definition_of_a_structured_output_is_counted(made: Any) -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    answer = assistant_message('{"text": "how?", "times": 2}')
+    agent = Agent(name="a", model=ScriptedModel([[answer]]), output_type=made)
+
+    result = await Runner.run(agent, "go", session=kept, run_config=kept.run_config())
+
+    request = kept.last_request
+    assert request is not None
+    tools: Any = request.tools
+    assert [sorted(tool["parameters"]["properties"]) for tool in tools] == [["text", "times"]]
+    assert request.tokens.tools > 0
+    assert result.final_output == Question(text="how?", times=2)
     await kept.close()
 
 

@@ -46,6 +46,8 @@ from holdfast.wire.validate.provider import validate
 with imports_of_extra("openai-agents", "the adapter for the OpenAI Agents SDK"):
     from agents import (
         Agent,
+        AgentOutputSchema,
+        AgentOutputSchemaBase,
         FunctionTool,
         Handoff,
         Model,
@@ -342,6 +344,7 @@ class HoldfastSession:
                 outer = self._current_run()
                 self._watch(task, caller.task, outer.task if outer is not None else None)
             others = [*await self._mcp_definitions(data), *map(_handoff_definition, data.agent.handoffs)]
+            others += _output_definitions(data.agent)
             asking = _Asking(task, data.agent, is_nested=is_nested)
             fitting = self._fit(items, given.instructions, asking, others, caller if is_nested else None)
             fitted, conversation = await BACKGROUND_LOOP.await_result(fitting)
@@ -826,6 +829,15 @@ def _handoff_definition(handoff: Agent[Any] | Handoff[Any, Any]) -> Mapping[str,
         name, description = Handoff.default_tool_name(handoff), Handoff.default_tool_description(handoff)
         parameters = {}
     return {"name": name, "description": description, "parameters": parameters}
+
+
+def _output_definitions(agent: Agent[Any]) -> Sequence[Mapping[str, object]]:
+    """Return the definition of an agent's structured output, which a request has as the form of its response."""
+    output: Any = agent.output_type
+    if output is None or output is str:
+        return ()
+    schema = output if isinstance(output, AgentOutputSchemaBase) else AgentOutputSchema(output)
+    return () if schema.is_plain_text() else [{"name": "final_output", "parameters": schema.json_schema()}]
 
 
 def _leaves_calls_out(items: Sequence[Item]) -> bool:
