@@ -1,9 +1,14 @@
 """Which differences between two messages of a client's list mean nothing."""
 
+import json
+from collections.abc import Callable
+
 import pytest
 
 from holdfast import Session
+from holdfast.apps.gateway.recording.identity import essential_fingerprint
 from holdfast.testing.chat import JsonMessage, user_message
+from holdfast.wire.answers import Wire
 from holdfast.wire.equivalence import essential_gemini_content, essential_message
 
 
@@ -136,3 +141,68 @@ def test_what_others_than_the_model_say_is_compared_with_all_its_members(role: s
     message = {"role": role, "content": [{"type": "text", "text": "a", "title": "A"}], "files": ["a.txt"]}
 
     assert essential_message(message) == message
+
+
+NUMBERS = '{"at": 1.0, "of": [2e3, -0.0, 0.5], "id": 12345678901234567890}'
+NUMBERS_IN_JAVASCRIPT = '{"at":1,"of":[2000,0,0.5],"id":12345678901234567000}'
+
+
+def chat_call(arguments: str) -> JsonMessage:
+    return {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": arguments}}]}
+
+
+def responses_call(arguments: str) -> JsonMessage:
+    return {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+
+
+def anthropic_call(arguments: str) -> JsonMessage:
+    block = {"type": "tool_use", "id": "c", "name": "f", "input": json.loads(arguments)}
+    return {"role": "assistant", "content": [block]}
+
+
+def gemini_call(arguments: str) -> JsonMessage:
+    return {"role": "model", "parts": [{"functionCall": {"name": "f", "args": json.loads(arguments)}}]}
+
+
+@pytest.mark.parametrize(
+    ("wire", "call"),
+    [
+        ("openai-chat", chat_call),
+        ("openai-responses", responses_call),
+        ("anthropic", anthropic_call),
+        ("gemini", gemini_call),
+    ],
+)
+def test_numbers_of_a_call_that_a_client_in_javascript_writes_again_make_no_difference(
+    wire: Wire, call: Callable[[str], JsonMessage]
+) -> None:
+    said, again, other = (
+        essential_fingerprint(wire, call(arguments))
+        for arguments in (NUMBERS, NUMBERS_IN_JAVASCRIPT, NUMBERS.replace("0.5", "1.5"))
+    )
+
+    assert said == again != other
+
+
+@pytest.mark.parametrize("call", [chat_call, responses_call])
+def test_a_call_without_any_text_of_arguments_is_one_with_an_empty_object(call: Callable[[str], JsonMessage]) -> None:
+    assert essential_message(call("")) == essential_message(call("{}")) != essential_message(call('{"a": 1}'))
+
+
+@pytest.mark.parametrize("call", [{"name": "f"}, {"name": "f", "args": None}], ids=["left out", "null"])
+def test_a_call_of_gemini_without_arguments_is_one_with_an_empty_object(call: JsonMessage) -> None:
+    said, again = ({"role": "model", "parts": [{"functionCall": one}]} for one in (call, {"name": "f", "args": {}}))
+
+    assert essential_gemini_content(said) == again
+
+
+async def test_a_list_whose_client_has_written_its_numbers_again_is_no_other_conversation() -> None:
+    def listed(arguments: str, *more: JsonMessage) -> list[JsonMessage]:
+        result: JsonMessage = {"role": "tool", "tool_call_id": "c", "content": "Done."}
+        return [user_message("Wait."), chat_call(arguments), result, *more]
+
+    async with Session.open("s", store="memory://", format="openai-chat") as session:
+        await session.sync(listed(NUMBERS))
+        await session.sync(listed(NUMBERS_IN_JAVASCRIPT, user_message("Again.")))
+
+        assert await session.messages() == listed(NUMBERS, user_message("Again."))

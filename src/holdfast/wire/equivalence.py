@@ -10,6 +10,7 @@ import json
 from collections.abc import Container, Mapping
 from typing import Any
 
+from holdfast.core.conversation.json_values import MAX_JSON_DEPTH
 from holdfast.wire.gemini import FIELD_SPELLINGS, SIGNATURE_FIELD, camel_case_keys
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.media import standard_base64
@@ -35,6 +36,8 @@ _THINKING_TYPES = ("thinking", "redacted_thinking")
 _WITH_ITEM_ID = ("item_reference",)
 """Items that their id alone identifies."""
 _TEXT_TYPES = ("text", "input_text", "output_text")
+_MAX_EXACT_INTEGER = 2**53
+"""The largest integer up to which a client that has all numbers as floating point writes each as it came."""
 
 
 def essential_message(native: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -118,6 +121,8 @@ def essential_gemini_content(native: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _essential_part(part: Mapping[str, Any]) -> dict[str, Any]:
     spelled = {FIELD_SPELLINGS.get(key, key): value for key, value in part.items()}
+    if is_mapping(call := spelled.get("functionCall")):
+        spelled["functionCall"] = {**call, "args": _essential_value(call.get("args") or {})}
     return {key: _essential_member(value) for key, value in spelled.items() if key != SIGNATURE_FIELD}
 
 
@@ -153,6 +158,8 @@ def _essential_block(block: Any, *, role: object) -> Any:
             members["text"] = text.rstrip() if role == "user" else text
     if role == "assistant" and isinstance(kind := members.get("type"), str):
         members = _only(members, _SAID_IN_BLOCKS.get(kind))
+        if "input" in members:
+            members["input"] = _essential_value(members["input"])
     if members.get("type") == "tool_result" and "content" in members:
         members["content"] = _essential_content(members["content"], role=None)
     return members
@@ -171,8 +178,26 @@ def _essential_call(call: Any) -> Any:
 
 
 def _essential_arguments(arguments: Any) -> Any:
-    """Return the value of a call's arguments: clients that parse them write them again with other white space."""
+    """Return the value of a call's arguments: clients that parse them write them again with other white space.
+
+    Some providers write no text at all for a call without arguments, and clients send it back with an empty object.
+    """
     try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
+        return _essential_value(json.loads(arguments.strip() or "{}") if isinstance(arguments, str) else arguments)
     except (ValueError, RecursionError):
         return arguments
+
+
+def _essential_value(value: Any, depth: int = 0) -> Any:
+    """Return a value with its numbers as clients in JavaScript write them: 1.0 as 1, and a long integer rounded."""
+    if isinstance(value, str | bool) or value is None or depth > MAX_JSON_DEPTH:
+        return value
+    if is_mapping(value):
+        return {key: _essential_value(item, depth + 1) for key, item in value.items()}
+    if is_list(value):
+        return [_essential_value(item, depth + 1) for item in value]
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return value
+    return int(number) if number.is_integer() and abs(number) <= _MAX_EXACT_INTEGER else number
