@@ -130,6 +130,28 @@ def test_what_a_server_adds_to_a_call_makes_no_difference() -> None:
     assert essential_message(one) == essential_message(other)
 
 
+def test_a_call_that_came_without_its_type_is_the_same_with_it() -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+
+    one, other = ({"role": "assistant", "tool_calls": [each]} for each in (call, {**call, "type": "function"}))
+
+    assert essential_message(one) == essential_message(other)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "moss"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+    ],
+    ids=["use", "result"],
+)
+def test_the_caller_of_a_server_tool_that_a_client_leaves_out_makes_no_difference(block: JsonMessage) -> None:
+    one, other = ({"role": "assistant", "content": [each]} for each in (block, {**block, "caller": {"type": "direct"}}))
+
+    assert essential_message(one) == essential_message(other) == one
+
+
 def test_an_image_is_what_an_answer_says_that_has_nothing_else() -> None:
     answer = {"role": "assistant", "content": "", "images": [{"type": "image_url", "image_url": {"url": "data:,A"}}]}
 

@@ -158,6 +158,7 @@ def _essential_block(block: Any, *, role: object) -> Any:
             members["text"] = text.rstrip() if role == "user" else text
     if role == "assistant" and isinstance(kind := members.get("type"), str):
         members = _only(members, _SAID_IN_BLOCKS.get(kind))
+        members.pop("caller", None)  # who calls a server tool; clients that write its blocks again leave it out
         if "input" in members:
             members["input"] = _essential_value(members["input"])
     if members.get("type") == "tool_result" and "content" in members:
@@ -170,6 +171,7 @@ def _essential_call(call: Any) -> Any:
         return call
     members = _only(_essential_members(call), _CALL_MEMBERS)
     if is_mapping(function := members.get("function")):
+        members.setdefault("type", "function")  # some servers leave it out, and clients add it
         members["function"] = {
             "name": function.get("name"),
             "arguments": _essential_arguments(function.get("arguments")),
