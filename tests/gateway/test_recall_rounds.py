@@ -973,6 +973,15 @@ def test_comments_and_events_without_choices_pass_between_the_pieces_of_a_chat()
     )
 
 
+def test_a_server_with_an_empty_finish_reason_in_every_event_is_streamed() -> None:
+    events = [{"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": ""}]} for text in ("Hi", " you")]
+    joined = AnswerRounds("openai-chat", is_stream=True)
+
+    sent = [b"data: %s\n\n" % json.dumps(event).encode() for event in events]
+
+    assert [joined.add(raw) for raw in sent] == sent
+
+
 def gemini_event(*parts: dict[str, Any], reason: str = "", **members: Any) -> dict[str, Any]:
     end = {"finishReason": reason} if reason else {}
     return {"candidates": [{"content": {"role": "model", "parts": [*parts]}, **end}], **members}

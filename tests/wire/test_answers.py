@@ -291,6 +291,18 @@ def test_a_function_call_of_the_older_form_is_read_once_it_is_whole(
     assert answer.messages == [{"role": "assistant", "content": None, "function_call": call} for call in calls]
 
 
+def test_an_empty_finish_reason_in_every_event_ends_no_answer() -> None:
+    call = {"index": 0, "id": "c", "function": {"name": "read", "arguments": '{"path": "a'}}
+    deltas: list[object] = [{"role": "assistant", "content": "I read"}, {"tool_calls": [call]}]
+    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": ""}]} for delta in deltas]
+
+    cut = read_answer("openai-chat", events)
+    whole = read_answer("openai-chat", [*events, {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}])
+
+    assert (cut.messages, cut.is_complete) == ([{"role": "assistant", "content": "I read"}], False)
+    assert whole.is_complete
+
+
 def gemini_event(*parts: object, **members: object) -> dict[str, object]:
     return {"candidates": [{"content": {"role": "model", "parts": [*parts]}, **members}]}
 

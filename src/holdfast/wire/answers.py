@@ -194,7 +194,7 @@ class _ChatReader:
         if (whole := choice.get("message")) and isinstance(whole, dict):
             self._answer.messages = [_without_sound(cast("JsonObject", whole))]
             self._answer.is_complete = True
-        if choice.get("finish_reason") is not None:
+        if choice.get("finish_reason"):  # older Ollama and SGLang have an empty one in every event
             self._answer.is_complete = True
         for name, value in as_object(choice.get("delta")).items():
             self._add_member(name, value)

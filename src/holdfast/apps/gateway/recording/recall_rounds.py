@@ -387,7 +387,7 @@ class _ChatJoiner:
                 return []
             return [event]
         shown = self._shown(event, choice)
-        if choice.get("finish_reason") is not None:
+        if choice.get("finish_reason"):  # some servers have an empty one in every event
             self.stop = _stop(choice["finish_reason"], _CUT_SHORT)
             self._held.append(shown or event)
             return []
@@ -405,7 +405,7 @@ class _ChatJoiner:
             delta.pop("role", None)
         if delta == given and self._is_first:
             return event
-        if not any(delta.values()) and choice.get("finish_reason") is None:
+        if not any(delta.values()) and not choice.get("finish_reason"):
             return None
         return {**event, **(self._names or {}), "choices": [{**choice, "delta": delta}]}
 
