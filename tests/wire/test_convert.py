@@ -192,6 +192,31 @@ def test_documents_and_search_results_of_anthropic_are_carried_as_their_text() -
     assert converted.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("url", "block"),
+    [
+        ("data:image/jpg;base64,QUJD", {"format": "jpeg", "source": {"bytes": "QUJD"}}),
+        ("data:image/PNG;charset=binary;base64,QUJD", {"format": "png", "source": {"bytes": "QUJD"}}),
+        ("data:image/svg+xml;base64,QUJD", None),
+        ("data:image/svg+xml;utf8,<svg/>", None),
+        ("gs://bucket/a.png", None),
+        ("https://generativelanguage.googleapis.com/v1beta/files/a", None),
+    ],
+)
+def test_an_image_that_a_target_cannot_read_leaves_a_word_and_a_type_is_spelled_as_it_reads_it(
+    url: str, block: Any
+) -> None:
+    chat = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+
+    anthropic, bedrock = (convert(chat, source="openai", target=target) for target in ("anthropic", "bedrock"))
+
+    left = "[image not carried over]"
+    assert bedrock.messages == [{"role": "user", "content": [{"image": block} if block else {"text": left}]}]
+    source = block and {"type": "base64", "media_type": f"image/{block['format']}", "data": "QUJD"}
+    assert anthropic.messages == [{"role": "user", "content": [{"type": "image", "source": source}] if block else left}]
+    assert [note.startswith("an image was left out: ") for note in anthropic.notes] == [True] * (not block)
+
+
 def test_images_beyond_what_is_taken_leave_a_word_inside_results_too() -> None:
     image = {"type": "image", "source": {"type": "url", "url": "u"}}
     looks = {"type": "tool_result", "tool_use_id": "a", "content": [image, {"type": "text", "text": "see"}, image]}

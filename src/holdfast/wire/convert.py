@@ -40,7 +40,7 @@ from holdfast.wire.anthropic import AnthropicMessages, arguments_object, count_c
 from holdfast.wire.formats import FORMAT_ALIASES, FORMATS, format_named, split_elements
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping, json_type_name, safe_tool_name
-from holdfast.wire.media import image_source, pdf_data
+from holdfast.wire.media import image_source, pdf_data, unreadable_image
 from holdfast.wire.openai_chat import OpenAIChat, is_chat_media, with_call_ids
 from holdfast.wire.pydantic_ai import PydanticAI
 from holdfast.wire.responses import MEDIA_BLOCK_TYPES, OpenAIResponses
@@ -111,6 +111,8 @@ class Conversion:
         if isinstance(part, Media) and role == "assistant" and not self.target.startswith("gemini"):
             self.note(f"{part.kind} in an answer was left out: the target has media in prompts only")
             return Text(f"[{part.kind} not carried over]", part.trust)
+        if isinstance(part, Media) and not self.target.startswith(("gemini", "pydantic")):
+            return self._portable_media(part)
         if isinstance(part, ToolCall):
             return self._portable_call(part)
         if isinstance(part, ToolResult):
@@ -124,6 +126,12 @@ class Conversion:
             )
             return replace(part, content=content, native=None)
         return part
+
+    def _portable_media(self, part: Media) -> Media | Text:
+        if not (kind := unreadable_image(part)):
+            return part
+        self.note(f"an image was left out: the target cannot read {kind!r}")
+        return Text(f"[{part.kind} not carried over]", part.trust)
 
     def _portable_call(self, call: ToolCall) -> ToolCall:
         name = safe_tool_name(call.name)

@@ -106,6 +106,22 @@ def _data_of(block: Mapping[str, Any]) -> object:
 PDF_TYPE, PDF_NAME = "application/pdf", "document.pdf"
 
 
+READABLE_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""What OpenAI, Anthropic, Mistral and Bedrock read; Gemini reads other types too."""
+_OWN_FILES = "https://generativelanguage.googleapis.com/"
+"""Where files are that only Google's own models can read."""
+
+
+def unreadable_image(media: Media) -> str:
+    """Return the type or the address of an image that most providers refuse; empty for any other."""
+    kind, data = image_source(media) or ("", "")
+    if kind == "url":
+        scheme = data.partition("/")[0]
+        is_public = ":" not in scheme or scheme.lower() in {"https:", "http:"}
+        return "" if is_public and not data.startswith(_OWN_FILES) else f"{data:.60}"
+    return "" if kind in READABLE_IMAGE_TYPES else kind
+
+
 def image_source(media: Media) -> tuple[str, str] | None:
     """Return an image as `("url", address)` or `(media type, base64 data)`; None if it is neither."""
     return _source(media.native) if media.kind == "image" else None
@@ -124,7 +140,15 @@ def pdf_url(media: Media) -> str | None:
 
 
 def _source(block: object) -> tuple[str, str] | None:
-    """Return an image or a file as `("url", address)` or `(media type, base64 data)`; None if it is neither."""
+    """Return an image or a file as `image_source` does, with its type as providers spell it."""
+    found = _spelled_source(block)
+    if found is None or found[0] == "url":
+        return found
+    kind = found[0].partition(";")[0].strip().lower()
+    return "image/jpeg" if kind == "image/jpg" else kind, found[1]
+
+
+def _spelled_source(block: object) -> tuple[str, str] | None:
     if isinstance(block, PromptPiece):
         block = block.items[block.item_index]
     if not is_mapping(block):
