@@ -373,6 +373,14 @@ def test_the_same_format_is_only_repaired() -> None:
     assert converted.notes == ("made up a result for call 'a'",)
 
 
+def test_a_refusal_that_is_a_part_of_a_chat_answer_keeps_its_text() -> None:
+    answer = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I cannot."}]}
+    chat = [user_message("Do it."), answer, user_message("Why?")]
+
+    assert convert(chat, source="openai", target="openai").messages == chat
+    assert convert(chat, source="openai", target="anthropic").messages[1] == assistant_message("I cannot.")
+
+
 def test_images_beyond_what_a_target_takes_are_elided_oldest_first() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     messages: list[Any] = [

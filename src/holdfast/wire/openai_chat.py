@@ -55,6 +55,7 @@ _FIELDS: Mapping[Role, frozenset[str]] = {
 """The fields that parts represent, by role; other fields are sent too, and counted as JSON."""
 _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text"}),
+    "refusal": frozenset({"type", "refusal"}),
     "image_url": frozenset({"type", "image_url"}),
     "input_audio": frozenset({"type", "input_audio"}),
     "file": frozenset({"type", "file"}),
@@ -312,6 +313,8 @@ def _repair_call(call: Any, place: InputPath, path: str) -> Any:
 def _block(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath, path: str) -> Content:
     if kind == "text":
         return Text(place.require_text(block.get("text"), f"{path}.text"), trust, block)
+    if kind == "refusal":
+        return Opaque(kind, place.require_text(block.get("refusal"), f"{path}.refusal"), trust, block)
     if kind == "image_url":
         image = block.get("image_url")
         return Media("image", trust, image_tokens(image.get("detail") if is_mapping(image) else None), block)
