@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Converted, MalformedInputError, SettingsError, convert
+from holdfast import Converted, MalformedInputError, SettingsError, convert, validate
 from holdfast.testing.chat import (
     assistant_message,
     system_message,
@@ -379,6 +379,23 @@ def test_a_refusal_that_is_a_part_of_a_chat_answer_keeps_its_text() -> None:
 
     assert convert(chat, source="openai", target="openai").messages == chat
     assert convert(chat, source="openai", target="anthropic").messages[1] == assistant_message("I cannot.")
+
+
+@pytest.mark.parametrize("target", ["gemini", "gemini-2"])
+@pytest.mark.parametrize(("name", "safe"), [("2captcha", "_2captcha"), ("-x", "_-x"), ("_x", "_x"), ("9" * 70, None)])
+def test_a_tool_is_called_at_gemini_as_a_function_may_be_called_there(target: str, name: str, safe: str | None) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+    chat: list[Any] = [user_message("q"), {"role": "assistant", "tool_calls": [call]}, tool_result_message("c1", "ok")]
+
+    converted = convert(chat, source="openai", target=target)
+
+    names = [
+        part[kind]["name"]
+        for turn, kind in zip(converted.messages[1:], ("functionCall", "functionResponse"), strict=True)
+        for part in turn["parts"]
+    ]
+    assert names == [safe or f"_{'9' * 63}"] * 2
+    assert validate(converted.messages, target) == []
 
 
 def test_images_beyond_what_a_target_takes_are_elided_oldest_first() -> None:

@@ -6,6 +6,7 @@ result satisfies the target's rules for ids, turns and results. Bedrock Converse
 is encoded here.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -135,6 +136,8 @@ class Conversion:
 
     def _portable_call(self, call: ToolCall) -> ToolCall:
         name = safe_tool_name(call.name)
+        if self.target.startswith("gemini") and not re.match("[a-zA-Z_]", name):
+            name = safe_tool_name(f"_{name}")
         if name != call.name:
             self.note(f"the tool {call.name!r} was renamed to {name!r}")
         return replace(call, name=name, native=None)
