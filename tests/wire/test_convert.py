@@ -398,6 +398,16 @@ def test_a_tool_is_called_at_gemini_as_a_function_may_be_called_there(target: st
     assert validate(converted.messages, target) == []
 
 
+def test_what_anthropic_has_compacted_is_carried_over_as_its_text() -> None:
+    compaction = {"type": "compaction", "content": "The boat is called Albatross."}
+    answer = {"role": "assistant", "content": [compaction, {"type": "text", "text": "Yes."}]}
+
+    converted = convert([user_message("Is it?"), answer, user_message("q")], source="anthropic", target="openai")
+
+    assert converted.messages[1] == assistant_message("The boat is called Albatross.\nYes.")
+    assert converted.notes == ()
+
+
 def test_images_beyond_what_a_target_takes_are_elided_oldest_first() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     messages: list[Any] = [

@@ -153,14 +153,13 @@ class Conversion:
 
 
 def _document_text(part: Opaque) -> str:
-    """Return the text of a document or a search result of Anthropic; empty if it has none."""
+    """Return the text of a document, a search result or a compaction of Anthropic; empty if it has none."""
     block: Mapping[str, Any] = part.native if is_mapping(part.native) else {}
     source = block.get("source")
     if is_mapping(source) and source.get("type") == "text":
         return text if isinstance(text := source.get("data"), str) else ""
-    content = (
-        source.get("content") if is_mapping(source) else block.get("content") if part.kind == "search_result" else ""
-    )
+    has_content = part.kind in {"search_result", "compaction"}
+    content = source.get("content") if is_mapping(source) else block.get("content") if has_content else ""
     if isinstance(content, str):
         return content
     texts = [one.get("text") for one in content if is_mapping(one)] if is_list(content) else []
