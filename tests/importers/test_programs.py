@@ -604,6 +604,20 @@ async def test_of_what_was_said_several_times_codex_keeps_the_newest(tmp_path: P
     assert (await lines_of(store, done.session))[-1] == "main: client compaction of 0–8, kept [4, 6]: Summary: A to D"
 
 
+async def test_a_search_for_tools_that_codex_carried_out_has_its_result(tmp_path: Path) -> None:
+    store = MemoryStore()
+    search = {"type": "tool_search_call", "call_id": "t1", "execution": "client", "arguments": {"query": "paint"}}
+    found = {"type": "tool_search_output", "call_id": "t1", "execution": "client", "tools": []}
+    lines = [codex_line("response_item", **one) for one in (codex_said("Paint it"), search, found, codex_said("Done."))]
+    write_lines(tmp_path / CODEX_FILE, [codex_line("session_meta", id="01a0"), *lines])
+
+    (done,) = await import_all(store, tmp_path, "codex")
+
+    async with Session.open(done.session, store=store, model="gpt-5") as session:
+        assert list(await session.messages()) == [codex_said("Paint it"), search, found, codex_said("Done.")]
+    assert dict(done.report.unknown) == {}
+
+
 async def test_of_what_was_said_several_times_gemini_keeps_the_newest(tmp_path: Path) -> None:
     store, path = MemoryStore(), tmp_path / "chats/session-2026-03-02T12-00-9e31.jsonl"
     said = [

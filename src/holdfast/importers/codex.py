@@ -45,7 +45,9 @@ _ANSWER_ITEMS = frozenset({
     "reasoning", "function_call", "custom_tool_call", "local_shell_call", "web_search_call", "tool_search_call",
     "image_generation_call",
 })  # fmt: skip
-_OUTPUT_ITEMS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
+_OUTPUT_ITEMS = frozenset({
+    "function_call_output", "custom_tool_call_output", "local_shell_call_output", "tool_search_output",
+})  # fmt: skip
 _CLIENT_ITEMS = frozenset({"message", "additional_tools"})
 """What the client sends besides outputs: messages, and tools as an item of the developer's in place of the field."""
 _BARE_KINDS = _ANSWER_ITEMS | _OUTPUT_ITEMS | {"message"}
