@@ -618,6 +618,31 @@ async def test_a_search_for_tools_that_codex_carried_out_has_its_result(tmp_path
     assert dict(done.report.unknown) == {}
 
 
+async def test_a_summary_that_only_the_provider_of_codex_can_read_is_in_force_until_the_next_one(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+    first, second = ({"type": "compaction", "encrypted_content": content} for content in ("Zmlyc3Q=", "c2Vjb25k"))
+    said = {text: codex_said(text) for text in ("one", "1.", "two", "2.", "three")}
+    lines = [codex_line("session_meta", id="01a0")]
+    lines += [codex_line("response_item", **said[text]) for text in ("one", "1.")]
+    lines.append(codex_line("compacted", message="", replacement_history=[said["one"], first]))
+    lines += [codex_line("response_item", **said[text]) for text in ("two", "2.")]
+    lines.append(codex_line("compacted", message="", replacement_history=[said["one"], said["two"], second]))
+    lines.append(codex_line("response_item", **said["three"]))
+    write_lines(tmp_path / CODEX_FILE, lines)
+
+    (done,) = await import_all(store, tmp_path, "codex")
+    (again,) = await import_all(store, tmp_path, "codex")
+
+    note = "[Codex compacted what was said before; only its provider can read the summary.]"
+    async with Session.open(done.session, store=store, model="gpt-5") as session:
+        visible = [entry.message for entry in await session.visible_messages()]
+    assert visible[0].text == note
+    assert [one.native for one in visible[1:]] == [said["one"], said["two"], second, said["three"]]
+    assert (again.new_messages, again.rewound_to, done.compactions) == (0, None, 2)
+
+
 async def test_of_what_was_said_several_times_gemini_keeps_the_newest(tmp_path: Path) -> None:
     store, path = MemoryStore(), tmp_path / "chats/session-2026-03-02T12-00-9e31.jsonl"
     said = [

@@ -37,6 +37,7 @@ from holdfast.importers.source import (
     with_file_facts,
 )
 from holdfast.wire.json_reader import is_mapping
+from holdfast.wire.responses import COMPACTION_ITEM_TYPES
 
 _NAME, _TITLE = "codex", "Codex"
 _FORMAT = "openai-responses-stateless"
@@ -54,6 +55,8 @@ _BARE_KINDS = _ANSWER_ITEMS | _OUTPUT_ITEMS | {"message"}
 """Items that the first versions wrote as lines of their own."""
 _PROGRAM_TEXTS = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md instructions")
 """How user messages begin that older versions wrote by themselves, without saying so."""
+_ENCRYPTED_TEXT = "[Codex compacted what was said before; only its provider can read the summary.]"
+"""What stands for a summary that the provider wrote: it has no text, and follows as an encrypted item."""
 _STAMP_CHARS = len("rollout-2026-03-02T10-00-00-")
 """How much of a file's name comes before the id of its session."""
 _PRIVATE_PREFIX = "internal_"
@@ -347,10 +350,16 @@ class _Reader:
             summary = log.SideCallRecorded(purpose="summary", answer=said, model=self.model or None, usage=answer.usage)
             yield LoggedItem(time_ms=self.time_ms, event=summary)
         yield from self.finish()
-        kept = self._kept([object_at(one) for one in list_at(payload, "replacement_history")])
+        listed = [object_at(one) for one in list_at(payload, "replacement_history")]
+        kept = self._kept(listed)
         self.prompts = [key for key in self.prompts if key in kept]
-        event = own_compaction((text,), program=_TITLE, scope=self.scope)
+        event = own_compaction((text or _ENCRYPTED_TEXT,), program=_TITLE, scope=self.scope)
         yield LoggedItem(time_ms=self.time_ms, event=event, kept=frozenset(kept))
+        for native in listed:
+            if text_at(native, "type") in COMPACTION_ITEM_TYPES and text_at(native, "encrypted_content"):
+                self.count += 1
+                said = log.MessageAppended(format=_FORMAT, native=native, scope=self.scope)
+                yield LoggedItem(time_ms=self.time_ms, event=said, key=str(self.count))
 
     def _kept(self, listed: list[JsonFields]) -> set[str]:
         """Return the keys of the messages that a new list holds, by their ids, else by what they say.
