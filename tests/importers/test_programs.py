@@ -2,9 +2,11 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -811,3 +813,45 @@ async def test_of_pi_a_fork_names_its_parent_and_rarer_entries_are_read(tmp_path
         "main: client compaction of 0–7, kept [6]: The sails are fine.",
     ]
     assert dict(done.report.unknown) == {"message of teapot": 1}
+
+
+def gemini_list(count: int, folder: Path) -> None:
+    said = [{"id": str(at), "type": "gemini" if at % 2 else "user", "content": f"text {at}"} for at in range(count)]
+    shortened = {"$set": {"messages": [{"id": "s", "type": "user", "content": "summary"}, *said[1:]]}}
+    write_lines(folder / "chats/session-2026-03-02T12-00-9e31.jsonl", [{"sessionId": "9e31"}, *said, shortened])
+
+
+def codex_list(count: int, folder: Path) -> None:
+    said = [codex_said("go on")] * count
+    lines = [codex_line("response_item", **one) for one in said]
+    compacted = codex_line("compacted", message="Summary", replacement_history=said)
+    write_lines(folder / CODEX_FILE, [codex_line("session_meta", id="01a0"), *lines, compacted])
+
+
+def opencode_sessions(count: int, folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "opencode.db")) as database, database:
+        columns = ("parent_id", "directory", "title", "agent", "version", "revert", "time_updated")
+        database.execute(f"CREATE TABLE session (id, {', '.join(columns)})")
+        database.execute("CREATE TABLE message (id, session_id, time_created, data)")
+        database.execute("CREATE TABLE part (id, session_id, message_id, data)")
+        database.execute("CREATE INDEX of_session ON message (session_id)")
+        database.executemany("INSERT INTO session (id) VALUES (?)", [(f"ses_{at}",) for at in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("program", "write"), [("gemini", gemini_list), ("codex", codex_list), ("opencode", opencode_sessions)]
+)
+def test_reading_takes_time_in_proportion_to_what_is_there(
+    program: str, write: Callable[[int, Path], None], tmp_path: Path
+) -> None:
+    def seconds(size: int) -> float:
+        folder = tmp_path / str(size)
+        (folder / "chats").mkdir(parents=True)
+        write(size, folder)
+        start = process_time()
+        for found in found_in(folder, program):
+            if program != "opencode":
+                deque(program_named(program).read(found, ReadReport()), maxlen=0)
+        return process_time() - start
+
+    assert seconds(16_000) < 24 * seconds(2_000)

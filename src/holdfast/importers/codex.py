@@ -371,7 +371,9 @@ class _Reader:
         for one in reversed(listed):
             if text_at(one, "id") not in self.ids:
                 said = _content_hash(one)
-                keys = left.setdefault(said, [key for key in self.keys.get(said, []) if key not in kept])
+                keys = left.get(said)
+                if keys is None:
+                    keys = left[said] = [key for key in self.keys.get(said, []) if key not in kept]
                 if keys:
                     kept.add(keys.pop())
         return kept

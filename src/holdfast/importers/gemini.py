@@ -289,8 +289,8 @@ class _Reader:
                 new.append(message)
         kept.reverse()
         new.reverse()
-        dropped = [key for key in self.listed if key not in set(kept)]
-        if dropped and new:
+        has_dropped = not self.listed.keys() <= set(kept)
+        if has_dropped and new:
             texts = tuple(text for one in new if (text := _text_of(one.get("content"))))
             if texts:
                 event = own_compaction(texts, program=_TITLE, scope=self.scope)
@@ -316,7 +316,9 @@ class _Reader:
         if results and all(one in self.answered for one in results):
             return f"results:{own}"
         said = _content_hash("model" if kind == "gemini" else "user", parts)
-        keys = left.setdefault(said, [*self.said.get(said, [])])
+        keys = left.get(said)
+        if keys is None:
+            keys = left[said] = [*self.said.get(said, [])]
         return keys.pop() if len(keys) > 1 else next(iter(keys), None)
 
 

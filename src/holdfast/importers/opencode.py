@@ -262,10 +262,11 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
 
 def _found(source: _Source, sessions: Mapping[str, _Session]) -> Iterator[FoundSession]:
     """Yield the sessions of a source; sub-agents belong to the session that started them."""
+    children = _children(sessions)
     for session, one in sessions.items():
         if one.parent in sessions:
             continue
-        everyone = [sessions[own] for own in (session, *_descendants(session, sessions))]
+        everyone = [sessions[own] for own in (session, *_descendants(session, children))]
         yield FoundSession(
             program=_NAME,
             id=session,
@@ -279,12 +280,23 @@ def _found(source: _Source, sessions: Mapping[str, _Session]) -> Iterator[FoundS
         )
 
 
-def _descendants(session: str, sessions: Mapping[str, _Session]) -> list[str]:
+def _children(sessions: Mapping[str, _Session]) -> Mapping[str, list[str]]:
+    """Return the sub-agents that each session has started."""
+    children: dict[str, list[str]] = {}
+    for session, one in sessions.items():
+        children.setdefault(one.parent, []).append(session)
+    return children
+
+
+def _descendants(session: str, children: Mapping[str, list[str]]) -> list[str]:
     """Return the sub-agents of a session, and theirs, each after its parent."""
-    found = [session]
-    for one in found:
-        found += [child for child, own in sessions.items() if own.parent == one and child not in found]
-    return found[1:]
+    found = {session: None}
+    waiting = [session]
+    for one in waiting:
+        new = [child for child in children.get(one, ()) if child not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return waiting[1:]
 
 
 def _read_session(found: FoundSession, report: ReadReport) -> Iterator[LoggedItem]:
@@ -305,7 +317,7 @@ def _items_of(
     if own is None:
         return
     report.note_version(own.version)
-    below = _descendants(session, sessions)
+    below = _descendants(session, _children(sessions))
     agents = {one: printable(sessions[one].agent) or "agent" for one in below}
     scopes = {session: log.MAIN} | {one: f"{agents[one]}:{one}" for one in below}
     by_agent = [_Reader(report).items(source, session, own.revert)]
