@@ -230,6 +230,10 @@ class ClientBody:
         message = self._parsed[index] = cast("JsonObject", value)
         return message
 
+    def replace_message(self, index: int, native: JsonObject) -> None:
+        """Read a message as another one; its bytes stay as they came."""
+        self._parsed[index] = native
+
     def messages(self, start: int = 0, stop: int | None = None) -> list[JsonObject]:
         """Return the messages after the leading ones, from an index on and before another."""
         return [self.message(index) for index in range(start, min(stop or len(self.slices), len(self.slices)))]

@@ -56,6 +56,7 @@ from holdfast.apps.gateway.recording.recall_rounds import (
     with_messages,
     without_recall_calls,
 )
+from holdfast.apps.gateway.recording.references import ReferredItems
 from holdfast.apps.gateway.recording.rehearsal import rehearse
 from holdfast.apps.gateway.upstream_summarizer import Payment
 from holdfast.apps.threads import run_at_low_priority
@@ -148,6 +149,7 @@ class Recorder:
         self.session = self.sessions.session
         self._finder = ConversationFinder(self.sessions, clock)
         self.note_unanswered = self._finder.note_unanswered
+        self._referred_items = ReferredItems(self.sessions)
         self.governor = Governor(
             self.sessions,
             policy=policy,
@@ -248,6 +250,7 @@ class Recorder:
     # A request.
 
     async def _receive(self, reading: ReadRequest) -> Exchange:
+        await self._referred_items.resolve(reading.request.namespace, reading.body, reading.request.body)
         async with self._finder.find(reading) as place:
             if place is None:
                 return Exchange(reading.request)
@@ -647,6 +650,7 @@ class Recorder:
         end = len(sink.agent_list.chain.hashes), sink.agent_list.chain.last_hash
         sink.opened.response_ends.update(dict.fromkeys(sink.response_ids, end))
         await self.sessions.index.add(response_hash(request.namespace, answer.response_id), sink.opened.id)
+        await self._referred_items.add(request.namespace, sink.opened.id, answer.messages)
         if len(sink.response_ids) > 1:
             first = response_hash(request.namespace, sink.response_ids[0])
             await self.sessions.index.add(first, sink.opened.id, goes_on_in=answer.response_id)
@@ -682,6 +686,8 @@ class Recorder:
             places = await record(said)
         agent_list.add_answer(wire, said, places)
         agent_list.last_text = answer_text(answer)
+        if wire == "openai-responses" and sink.reading.body.fields.get("store") is not False:
+            self._referred_items.note(sink.reading.request.namespace, said)
         if results:
             places = await agent_list.conversation.record(results, format=name)
             agent_list.add_recorded(wire, [*zip(places, results, strict=True)])
