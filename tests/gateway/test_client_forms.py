@@ -446,6 +446,20 @@ async def test_a_call_that_was_cut_keeps_what_came_whatever_the_client_makes_of_
     await client.recorder.close()
 
 
+async def test_a_call_that_was_cut_after_the_beginning_of_its_answer_is_known_without_arguments() -> None:
+    client = Client(Recorder(MemoryStore()), "anthropic", None)
+    opening = [said("anthropic", "user", "write it"), said("anthropic", "assistant", "So,")]
+    exchange = await client.send(*opening)
+    exchange.feed(cut_call("anthropic"))
+    await exchange.finish("complete", 200)
+
+    await client.send(*opening, with_arguments("anthropic", {}), result("anthropic"))
+
+    natives, rewinds = await client.log()
+    assert (natives, rewinds) == ([*opening, CALLS["anthropic"], result("anthropic")], 0)
+    await client.recorder.close()
+
+
 def test_a_call_that_was_cut_is_valid_in_the_next_request_as_it_was_recorded() -> None:
     listed = [said("anthropic", "user", "write it"), CALLS["anthropic"], result("anthropic")]
 

@@ -151,7 +151,7 @@ def _with_arguments(wire: Wire, recorded: JsonMapping, given: Mapping[object, Js
     match wire:
         case "openai-chat" if "tool_calls" in recorded:
             return {**recorded, "tool_calls": [changed(call) for call in objects_in(recorded.get("tool_calls"))]}
-        case "anthropic":
+        case "anthropic" if is_list(recorded.get("content")):
             return {**recorded, "content": [changed(block) for block in objects_in(recorded.get("content"))]}
         case "openai-responses":
             return changed({**recorded})
