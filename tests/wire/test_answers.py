@@ -303,6 +303,15 @@ def test_an_empty_finish_reason_in_every_event_ends_no_answer() -> None:
     assert whole.is_complete
 
 
+def test_arguments_that_a_server_streams_as_an_object_are_kept_as_text() -> None:
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "read", "arguments": {"path": "a"}}}
+    event = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+
+    [message] = read_answer("openai-chat", [event]).messages
+
+    assert message["tool_calls"][0]["function"] == {"name": "read", "arguments": '{"path": "a"}'}
+
+
 def gemini_event(*parts: object, **members: object) -> dict[str, object]:
     return {"candidates": [{"content": {"role": "model", "parts": [*parts]}, **members}]}
 

@@ -240,7 +240,8 @@ class _ChatReader:
                     call[key] = value
 
     def _add_call_texts(self, index: int, kind: str, piece: JsonObject) -> None:
-        for name, text in piece.items():
+        for name, value in piece.items():
+            text = json.dumps(value) if isinstance(value, dict) else value  # some servers send arguments as an object
             if text and isinstance(text, str):
                 self._call_texts.setdefault((index, kind, name), []).append(text)
 
