@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import Session
 from holdfast.apps.gateway.recording.identity import essential_fingerprint
+from holdfast.session.sync import message_fingerprint
 from holdfast.testing.chat import JsonMessage, user_message
 from holdfast.wire.answers import Wire
 from holdfast.wire.equivalence import essential_gemini_content, essential_message
@@ -184,6 +185,17 @@ def anthropic_call(arguments: str) -> JsonMessage:
 
 def gemini_call(arguments: str) -> JsonMessage:
     return {"role": "model", "parts": [{"functionCall": {"name": "f", "args": json.loads(arguments)}}]}
+
+
+def test_numbers_of_a_call_of_pydantic_ai_that_a_browser_writes_again_make_no_difference() -> None:
+    call = {"part_kind": "tool-call", "tool_name": "f", "tool_call_id": "c"}
+
+    said, again, other = (
+        message_fingerprint({"kind": "response", "parts": [{**call, "args": args}]}, "pydantic-ai")
+        for args in (NUMBERS, json.loads(NUMBERS_IN_JAVASCRIPT), NUMBERS.replace("0.5", "1.5"))
+    )
+
+    assert said == again != other
 
 
 @pytest.mark.parametrize(

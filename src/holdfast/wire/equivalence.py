@@ -122,7 +122,7 @@ def essential_gemini_content(native: Mapping[str, Any]) -> Mapping[str, Any]:
 def _essential_part(part: Mapping[str, Any]) -> dict[str, Any]:
     spelled = {FIELD_SPELLINGS.get(key, key): value for key, value in part.items()}
     if is_mapping(call := spelled.get("functionCall")):
-        spelled["functionCall"] = {**call, "args": _essential_value(call.get("args") or {})}
+        spelled["functionCall"] = {**call, "args": essential_value(call.get("args") or {})}
     return {key: _essential_member(value) for key, value in spelled.items() if key != SIGNATURE_FIELD}
 
 
@@ -160,7 +160,7 @@ def _essential_block(block: Any, *, role: object) -> Any:
         members = _only(members, _SAID_IN_BLOCKS.get(kind))
         members.pop("caller", None)  # who calls a server tool; clients that write its blocks again leave it out
         if "input" in members:
-            members["input"] = _essential_value(members["input"])
+            members["input"] = essential_value(members["input"])
     if members.get("type") == "tool_result" and "content" in members:
         members["content"] = _essential_content(members["content"], role=None)
     return members
@@ -185,19 +185,19 @@ def _essential_arguments(arguments: Any) -> Any:
     Some providers write no text at all for a call without arguments, and clients send it back with an empty object.
     """
     try:
-        return _essential_value(json.loads(arguments.strip() or "{}") if isinstance(arguments, str) else arguments)
+        return essential_value(json.loads(arguments.strip() or "{}") if isinstance(arguments, str) else arguments)
     except (ValueError, RecursionError):
         return arguments
 
 
-def _essential_value(value: Any, depth: int = 0) -> Any:
+def essential_value(value: Any, depth: int = 0) -> Any:
     """Return a value with its numbers as clients in JavaScript write them: 1.0 as 1, and a long integer rounded."""
     if isinstance(value, str | bool) or value is None or depth > MAX_JSON_DEPTH:
         return value
     if is_mapping(value):
-        return {key: _essential_value(item, depth + 1) for key, item in value.items()}
+        return {key: essential_value(item, depth + 1) for key, item in value.items()}
     if is_list(value):
-        return [_essential_value(item, depth + 1) for item in value]
+        return [essential_value(item, depth + 1) for item in value]
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -31,6 +31,7 @@ from holdfast.core.conversation.messages import (
 from holdfast.core.conversation.pairing import MADE_RESULTS
 from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
+from holdfast.wire.equivalence import essential_value
 from holdfast.wire.json_reader import (
     InputPath,
     is_list,
@@ -158,7 +159,9 @@ def _canonical_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(fields.get("args"), str):
         # The arguments of one call may come as text or as an object.
         fields["args"] = encode_arguments(fields["args"])
-    return {**fields, "args": fields.get("args") or {}} if part.get("part_kind") == "tool-call" else fields
+    if part.get("part_kind") == "tool-call":
+        fields["args"] = essential_value(fields.get("args") or {})
+    return fields
 
 
 def is_permanent_system(part: object) -> bool:
