@@ -59,6 +59,9 @@ CALLS: dict[str, Call] = {
     "retry": lambda session, value: session.retry("x", status=value),
     "retry for a scope": lambda session, value: session.retry("x", scope=value),
     "follow": lambda session, value: session.set_policy(value),
+    "recall from earlier sessions": lambda session, value: session.recall("one", earlier=value),
+    "recall from an earlier session": lambda session, value: session.recall("one", earlier=[value]),
+    "compact with texts": lambda session, value: session.compact_with(value, span=range(4)),
 }
 
 
@@ -86,6 +89,8 @@ SAID: list[tuple[str, Call, Any, str]] = [
     ("bytes", CALLS["relieve"], "1 GB", "limit_bytes: must be a whole number from 0 on, not '1 GB'"),
     ("focus", CALLS["compact with a focus"], 5, "focus: must be text, not 5"),
     ("model", CALLS["prepare for a model"], 5, "model: must be the name of a model, not 5"),
+    ("one session", CALLS["recall from earlier sessions"], "trip", "earlier: must be a list of texts, not 'trip'"),
+    ("one text", CALLS["compact with texts"], "A summary.", "texts: must be a list of texts, not 'A summary.'"),
     ("status", CALLS["retry"], "400", "status: must be a whole number from 0 on, not '400'"),
 ]  # fmt: skip
 

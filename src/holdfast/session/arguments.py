@@ -162,6 +162,13 @@ def check_text(setting: str, value: object) -> str:
     return value
 
 
+def check_texts(setting: str, value: object) -> Sequence[str]:
+    """Check that a value is a list of strings, and not one string, which is a sequence of its characters."""
+    if not isinstance(value, LIST_TYPES) or isinstance(value, str | bytes):
+        raise SettingsError(setting, f"must be a list of texts, not {short_repr(value)}")
+    return [check_text(setting, text) for text in cast("Sequence[object]", value)]
+
+
 def check_clock(clock: Callable[[], float]) -> Callable[[], int]:
     """Return a clock that counts whole milliseconds; it raises if the given one returns no number."""
     if not callable(clock):

@@ -50,6 +50,7 @@ from holdfast.session.arguments import (
     check_model,
     check_scope,
     check_text,
+    check_texts,
     decode_messages,
 )
 from holdfast.session.calibration import UsageCalibrator
@@ -396,7 +397,7 @@ class Conversation:
         `span` is that of the preview; if the conversation went on meanwhile, raises an error, and nothing has changed.
         """
         self._check_running()
-        edited = tuple(check_text("texts", text) for text in texts)
+        edited = tuple(check_texts("texts", texts))
         if not edited or not all(text.strip() for text in edited):
             raise SettingsError("texts", "must be one or more texts that are not empty")
         return await self._engine.requested.compact_with(self._options(budget), edited, span)
@@ -452,7 +453,7 @@ class Conversation:
         from holdfast.session.recall.search import check_query_words  # noqa: PLC0415 - as above
 
         scope = await self._find_scope(scope)
-        names = [name for name in earlier if name != self._log.session]
+        names = [name for name in check_texts("earlier", earlier) if name != self._log.session]
         others = EarlierSessions(self._log.store, self._log.clock, self.model, names)
         if isinstance(query, Sequence) and not isinstance(query, str):
             raise MalformedInputError("recall", "pass RecallQuery(query=(…)) for several questions, not a list of them")
@@ -495,7 +496,7 @@ class Conversation:
         `max_tokens` limits an answer if the model does not. Without it, an answer has 1,000 tokens, or as many as the
         last request left free, up to 2,500.
         """
-        named = self.scope if isinstance(scope, OwnScope) else scope
+        named, others = self.scope if isinstance(scope, OwnScope) else scope, check_texts("earlier", earlier)
 
         async def call(arguments: Mapping[str, object]) -> str:
             from holdfast.core.recall.artifacts import RETRIEVAL_SHARE  # noqa: PLC0415 - as above
@@ -508,7 +509,7 @@ class Conversation:
                 limit = int(RETRIEVAL_SHARE * request.window) if request else MAX_RECALL_TOKENS
                 allowed = min(query.max_tokens, MAX_ALLOWANCE_FACTOR * usual, limit)
                 query = replace(query, max_tokens=max(MIN_RECALL_TOKENS, allowed))
-                return str(await self.recall(query, scope=named, earlier=earlier))
+                return str(await self.recall(query, scope=named, earlier=others))
             except MalformedInputError as error:
                 where = "" if error.where == RECALL_TOOL else f"{error.where.removeprefix('recall.')}: "
                 return f"[Recall: {where}{error.problem}]"
