@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from itertools import repeat
+from typing import Any, cast
 
 import pytest
 
@@ -135,6 +136,8 @@ async def test_a_subscription_that_is_left_keeps_nothing_more(store: Store) -> N
 async def test_a_name_that_no_event_has_is_an_error_that_names_the_nearest(store: Store) -> None:
     session = await open_session(store)
 
+    with pytest.raises(SettingsError, match=r"\['message.appended'\] is not .*; did you mean 'message.appended'"):
+        session.subscribe(cast("Any", ["message.appended"]))
     with pytest.raises(SettingsError, match=r"'session.compaction_begin' is not the name of an event; did you mean"):
         session.subscribe("session.compaction_begin")
     with pytest.raises(SettingsError, match=r"known are: context\.outputs_offloaded, "):

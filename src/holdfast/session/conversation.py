@@ -31,6 +31,7 @@ from holdfast.core.recall.query import (
     RECALL_PARAMETERS,
     RecallQuery,
 )
+from holdfast.core.schema import short_repr
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import (
     ArtifactTooLargeError,
@@ -387,6 +388,9 @@ class Conversation:
         self, preview: log.CompactionCompleted, *, budget: int | Budget | None = None
     ) -> log.CompactionCompleted:
         """Compact exactly as `preview` said; raises `CompactionFailedError` if that is not possible any more."""
+        given: object = preview
+        if not isinstance(given, log.CompactionCompleted):
+            raise SettingsError("preview", f"must be what `preview` has returned, not {short_repr(given)}")
         return await self._engine.requested.apply_preview(self._options(budget), preview)
 
     async def compact_with(

@@ -147,9 +147,7 @@ class Session(DelegatingConversation):
         `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one. `format` is
         the format of the messages; without it the first messages show it, and plain text counts as OpenAI chat.
         """
-        options = CompactionOptions() if compaction is None else compaction
-        if not isinstance(options, CompactionOptions):
-            raise SettingsError("compaction", f"must be a CompactionOptions, not {short_repr(options)}")
+        options = CompactionOptions() if compaction is None else _check_options(compaction)
         if isinstance(summarizer, str) and not is_summarizer_name(summarizer):
             problem = f"{summarizer!r:.60} does not name a provider; write it as provider:model: openai:gpt-5-mini"
             raise SettingsError("summarizer", problem)
@@ -492,9 +490,9 @@ class Session(DelegatingConversation):
 
     async def set_policy(self, policy: str | Policy, *, compaction: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other compaction options if there are any."""
-        rules = policy_named(policy)
+        rules, options = policy_named(policy), None if compaction is None else _check_options(compaction)
         async with self._log.lock:
-            self._compactor.set_policy(rules, compaction)
+            self._compactor.set_policy(rules, options)
             self._log.set_retention(rules.retention_days)
 
     @retried
@@ -722,6 +720,12 @@ class RemoteSession:
         """Raise `RemoteCompactionError`: compact the session in the process that holds it."""
         del focus
         raise RemoteCompactionError(self.id)
+
+
+def _check_options(options: object) -> CompactionOptions:
+    if not isinstance(options, CompactionOptions):
+        raise SettingsError("compaction", f"must be a CompactionOptions, not {short_repr(options)}")
+    return options
 
 
 async def _receipts_of(stored: StoredLog) -> list[ChangeReceipt]:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 from holdfast.core.history.codec import EVENT_TYPES
 from holdfast.core.history.events import Event, UnknownEvent
@@ -26,7 +26,7 @@ def event_name(event: Event) -> str:
 def check_event_names(names: Sequence[str]) -> frozenset[str]:
     """Check that all names are stored names of events."""
     for name in names:
-        if name not in EVENT_TYPES:
+        if not isinstance(cast("object", name), str) or name not in EVENT_TYPES:
             from difflib import get_close_matches  # noqa: PLC0415 - only for unknown names
 
             near = get_close_matches(str(name), EVENT_TYPES, n=1)
