@@ -70,6 +70,10 @@ class ForeignModel:
             "the text of its ModelReply must be a string, not None",
         ),
         (
+            ModelReply(text="a summary", model=cast("str", None)),
+            "the model of its ModelReply must be a string, not None",
+        ),
+        (
             ModelReply(text="a summary", model="m", usage=cast("Usage", {"input_tokens": 3})),
             "the usage of its ModelReply must be a Usage or None, not {'input_tokens': 3}",
         ),

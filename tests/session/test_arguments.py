@@ -10,6 +10,7 @@ from holdfast import HoldfastError, MalformedInputError, Session, SettingsError
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
+from holdfast.testing.models import ScriptedModel
 
 Call = Callable[[Session, Any], Coroutine[Any, Any, Any]]
 TALK = [
@@ -139,6 +140,31 @@ async def test_an_id_that_not_every_store_can_write_down_is_refused_by_name(name
 def test_a_writer_that_cannot_write_is_refused_where_it_is_named() -> None:
     with pytest.raises(SettingsError, match=r"^compaction\.manual: "):
         CompactionOptions(manual=object())  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("has", "problem"),
+    [
+        ({"window": None}, "needs a `name` that is text, not None"),
+        ({"name": "mine"}, "needs a `window`: a number of tokens, or None for that of the table of models"),
+        (
+            {"name": "mine", "window": "8k"},
+            "needs a `window`: a number of tokens, or None for that of the table of models, not '8k'",
+        ),
+    ],
+)
+def test_a_writer_without_its_name_or_window_is_refused_before_it_is_asked(has: dict[str, Any], problem: str) -> None:
+    writer: Any = type("Writer", (), {"write": print, **has})()
+
+    with pytest.raises(SettingsError) as refused:
+        Session.open("g", summarizer=writer)
+
+    assert str(refused.value) == f"summarizer: {problem}"
+
+
+def test_a_class_of_writers_is_no_writer() -> None:
+    with pytest.raises(SettingsError, match=r"^summarizer: must be the name of a model, or a "):
+        Session.open("g", summarizer=cast("Any", ScriptedModel))
 
 
 def test_a_folder_is_no_memory_and_says_what_is() -> None:

@@ -115,6 +115,8 @@ def _checked_reply(model: str, reply: object) -> ModelReply:
         problem = f"its `write` must return a ModelReply, not {reply!r:.60}"
     elif not isinstance(text := cast("object", reply.text), str):
         problem = f"the text of its ModelReply must be a string, not {text!r:.60}"
+    elif not isinstance(name := cast("object", reply.model), str):
+        problem = f"the model of its ModelReply must be a string, not {name!r:.60}"
     elif not isinstance(usage := cast("object", reply.usage), Usage | None):
         problem = f"the usage of its ModelReply must be a Usage or None, not {usage!r:.60}"
     else:

@@ -116,9 +116,8 @@ class CompactionOptions(CompactionObservers):
     def __post_init__(self) -> None:
         for name in ("automatic", "manual"):
             value: object = getattr(self, name)
-            if not (value is None or isinstance(value, str) or callable(getattr(value, "write", None))):
-                problem = f"must be the name of a model, or a holdfast.compaction.Summarizer, not {value!r:.60}"
-                raise SettingsError("summarizer" if name == "automatic" else f"compaction.{name}", problem)
+            if value is not None and not isinstance(value, str):
+                _check_summarizer("summarizer" if name == "automatic" else f"compaction.{name}", value)
         limit: object = self.memory_limit_bytes
         if limit is not None and (not is_integer(limit) or limit < 1):
             problem = f"must be a number of bytes above 0, not {limit!r:.60}"
@@ -130,6 +129,19 @@ class CompactionOptions(CompactionObservers):
 
         if not isinstance(memory, DailyMemory):
             raise SettingsError("compaction.memory", f"must be a DailyMemory(folder), not {memory!r:.60}")
+
+
+def _check_summarizer(setting: str, value: object) -> None:
+    """Raise a `SettingsError` for an object that is no summarizer, because callers write their own."""
+    if isinstance(value, type) or not callable(getattr(value, "write", None)):
+        problem = f"must be the name of a model, or a holdfast.compaction.Summarizer, not {value!r:.60}"
+        raise SettingsError(setting, problem)
+    if not isinstance(name := getattr(value, "name", None), str):
+        raise SettingsError(setting, f"needs a `name` that is text, not {name!r:.60}")
+    window: object = getattr(value, "window", False)
+    if window is not None and (not is_integer(window) or window < 1):
+        problem = "needs a `window`: a number of tokens, or None for that of the table of models"
+        raise SettingsError(setting, problem if window is False else f"{problem}, not {window!r:.60}")
 
 
 class Compactor:
