@@ -247,6 +247,32 @@ def test_silly_settings_are_refused_with_the_reason(settings: dict[str, Any], pr
         govern([user_message("hi")], **given)
 
 
+class OneTokenCounter:
+    """Gives the same answer for every text."""
+
+    name = "mine"
+
+    def __init__(self, answer: Any, provenance: Any = "estimated") -> None:
+        self.answer, self.provenance = answer, provenance
+
+    def count(self, text: str) -> int:
+        del text
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [None, "1", 1.25, float("nan"), -1, True])
+def test_a_counter_that_counts_no_whole_tokens_is_refused_by_name(answer: Any) -> None:
+    with pytest.raises(SettingsError) as refused:
+        govern([user_message("hi")], budget=1_000, counter=OneTokenCounter(answer))
+
+    assert str(refused.value) == f"counter: its `count` must return a whole number of tokens, not {answer!r}"
+
+
+def test_a_counter_says_where_its_counts_come_from() -> None:
+    with pytest.raises(SettingsError, match=r"^counter: its `provenance` must be .*, not 'exact'"):
+        govern([user_message("hi")], budget=1_000, counter=OneTokenCounter(1, "exact"))
+
+
 def test_silly_budgets_are_refused_with_the_reason() -> None:
     with pytest.raises(SettingsError, match=r"budget\.messages: must be at least 1, not 0"):
         Budget(1_000, messages=0)

@@ -32,8 +32,9 @@ from holdfast.core.planning.list_view import trims_lists, view_of_list
 from holdfast.core.planning.policy import FitSettings, Policy, policy_named
 from holdfast.core.planning.receipt import Receipt, View, receipt_of
 from holdfast.core.planning.situation import Budget, Situation
+from holdfast.core.schema import is_integer
 from holdfast.counters.models import binds_thinking, budget_for, find_model
-from holdfast.counters.vocabularies import bound_of, counter_for
+from holdfast.counters.vocabularies import VocabularyCounter, bound_of, counter_for
 from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.wire.anthropic import count_cache_marks, drop_excess_cache_marks, place_system_messages
 from holdfast.wire.formats import format_named, split_elements
@@ -148,6 +149,17 @@ def _check_kinds(**values: object) -> None:
         kind, expected = kinds[setting]
         if value is not None and not isinstance(value, kind):
             raise SettingsError(setting, f"must be {expected}, not {value!r}")
+    if isinstance(counter := values.get("counter"), Counter) and not isinstance(counter, VocabularyCounter):
+        _check_counter(counter)
+
+
+def _check_counter(counter: Counter) -> None:
+    """Raise a `SettingsError` if a counter of the caller's own returns anything but a number of tokens."""
+    if (provenance := counter.provenance) not in {"counted", "estimated"}:
+        raise SettingsError("counter", f"its `provenance` must be 'counted' or 'estimated', not {provenance!r:.60}")
+    count: object = counter.count("word")
+    if not is_integer(count) or count < 0:
+        raise SettingsError("counter", f"its `count` must return a whole number of tokens, not {count!r:.60}")
 
 
 def _transcript_of(

@@ -90,6 +90,14 @@ def test_calibration_moves_in_steps_and_upwards_first() -> None:
     assert third == Calibration(1.05, 3)
 
 
+@pytest.mark.parametrize("report", [None, "812", True])
+def test_a_report_that_is_no_number_is_named(report: Any) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Calibration().learn(counted=1_000, reported=report)
+
+    assert str(refused.value) == f"calibration.reported: must be a number of tokens, not {report!r}"
+
+
 def test_a_calibration_measures_how_far_off_it_is() -> None:
     reports = (1_183, 1_190, 1_188, 1_194, 1_152, 1_200, 1_200)
 

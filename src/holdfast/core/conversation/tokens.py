@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias, cast, runtime_checkab
 
 from holdfast.core.conversation.batching import is_id_from_name
 from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.core.schema import is_number, short_repr
 from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 
@@ -161,6 +162,9 @@ class Calibration:
         `counted` is `request.tokens.counted`; `reported` is the number of input tokens that the provider billed,
         including cached ones. `provenance` is that of the counter: `counted` has narrower bounds.
         """
+        for name, value in (("counted", counted), ("reported", reported)):
+            if not is_number(value):
+                raise SettingsError(f"calibration.{name}", f"must be a number of tokens, not {short_repr(value)}")
         if counted <= 0 or reported <= 0 or not 1 / self.MAX_RATIO <= reported / counted <= self.MAX_RATIO:
             return self
         observed = reported / counted
