@@ -576,6 +576,38 @@ async def test_a_summary_counts_only_when_it_was_approved() -> None:
     assert "Edited by hand." in (await other.visible_messages())[0].message.text
 
 
+@pytest.mark.parametrize(
+    ("verdict", "why"),
+    [
+        (False, "it was not approved"),
+        (None, "it was not approved: `approve` must return True, False or a text, not None"),
+        (KeyError("q"), "it was not approved: `approve` raised KeyError"),
+    ],
+)
+async def test_the_error_of_a_summary_that_was_not_approved_says_why(verdict: Any, why: str) -> None:
+    async def decide(_: SummaryDraft) -> bool:
+        if isinstance(verdict, KeyError):
+            raise verdict
+        return verdict
+
+    session = await open_session(compaction=CompactionOptions(automatic=endless_summarizer(), approve=decide))
+    await record_turns(session, 4)
+
+    with pytest.raises(CompactionCancelledError) as refused:
+        await session.compact()
+
+    assert str(refused.value) == f"the compaction was not made: {why}"
+    assert [done.error for done in await compactions(session)] == [why]
+
+
+async def test_a_plain_function_may_approve_a_summary() -> None:
+    options = CompactionOptions(automatic=endless_summarizer(), approve=lambda draft: bool(draft.summary.text))
+    session = await open_session(compaction=options)
+    await record_turns(session, 4)
+
+    assert (await session.compact()).summary.by_model == "scripted"
+
+
 @pytest.mark.seed("C-60")
 async def test_a_model_that_does_not_let_itself_be_stopped_costs_its_time_and_is_heard_no_more() -> None:
     gate = asyncio.Event()

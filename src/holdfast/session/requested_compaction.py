@@ -370,7 +370,10 @@ class RequestedCompaction:
         # If so, the span and what it was chosen for are those of a context that is gone.
         has_changed = self._log.history.change_count != basis
         if problem is None:
-            raise CompactionFailedError(CONTEXT_HAS_CHANGED) if has_changed else CompactionCancelledError
+            if has_changed:
+                raise CompactionFailedError(CONTEXT_HAS_CHANGED)
+            rejection = self._compactor.last_rejection
+            raise CompactionCancelledError(rejection) if rejection else CompactionCancelledError
         if self._policy.on_failure != "digest" or isinstance(problem, ModelAccessError | ModelUnreachableError):
             raise problem
         if has_changed:

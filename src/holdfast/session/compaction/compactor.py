@@ -28,7 +28,7 @@ from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Prices, Situation
 from holdfast.core.planning.steps import CompactSpan, PlanInput
 from holdfast.core.planning.summary.chunks import RedactText
-from holdfast.core.schema import is_integer
+from holdfast.core.schema import is_integer, short_repr
 from holdfast.counters.models import prices_of_model
 from holdfast.dataclass import dataclass
 from holdfast.errors import (
@@ -66,8 +66,8 @@ CANCEL_GRACE_SECONDS = 5.0
 COMPACTING_TEXT = "Compacting conversation history"
 CONTEXT_HAS_CHANGED = "the context has changed meanwhile"
 
-Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str]]
-"""Returns whether a summary may be applied; a returned text replaces the summary."""
+Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str] | bool | str]
+"""Returns, or returns to `await`, whether a summary may be applied; a returned text replaces the summary."""
 
 
 class CompactionQueue(Protocol):
@@ -162,6 +162,8 @@ class Compactor:
         """The prompt in whose turn the last summary was started."""
         self.last_error: HoldfastError | None = None
         """Why the last compaction failed."""
+        self.last_rejection: str | None = None
+        """Why the last summary was not approved."""
 
     def set_policy(self, policy: Policy, options: CompactionOptions | None = None) -> None:
         """Use another policy from now on, and other options if there are any."""
@@ -248,7 +250,7 @@ class Compactor:
             HELD_HERE.discard(owner)
             raise
         self._started_in_prompt = _answered_prompt(plan_input.projection)
-        self.last_error = None
+        self.last_error = self.last_rejection = None
         self._running_owner = owner
         self._task = asyncio.create_task(self._run(job, event, summarizer))
 
@@ -257,7 +259,7 @@ class Compactor:
         event = compaction_started_event(step, plan_input, focus, owner=f"{JOB_OWNER}:{token_hex(8)}")
         await self._log.append(event)
         self._started_in_prompt = _answered_prompt(plan_input.projection)
-        self.last_error = None
+        self.last_error = self.last_rejection = None
         try:
             await queue.submit(self._log.session, event.owner, step.trigger)
         except asyncio.CancelledError:
@@ -274,7 +276,7 @@ class Compactor:
         If it was not, `last_error` says why it failed, and nothing is recorded; None if it was not approved or not
         wanted any more. If this is cancelled, nothing is recorded: another worker may write the summary.
         """
-        self.last_error = None
+        self.last_error = self.last_rejection = None
         try:
             outcome = await self._summary_event(job, event, self.summarizer_for(job.step.trigger))
             return await self._record_outcome(event, outcome)
@@ -450,8 +452,9 @@ class Compactor:
         if self.options.approve is not None:
             draft = SummaryDraft(job.step, summary, job.replaced_tokens)
             approved = await _ask_approval(self.options.approve, draft)
-            if approved is None:
-                return compaction_abandoned_event(event, "it was not approved", is_cancelled=True)
+            if isinstance(approved, str):
+                self.last_rejection = approved
+                return compaction_abandoned_event(event, approved, is_cancelled=True)
             summary = approved
         span = event.span
         return log.SummaryWritten(start=span.start, stop=span.stop, summary=summary, scope=event.scope)
@@ -501,7 +504,7 @@ class Compactor:
 
     def release(self) -> None:
         """Drop what refers to a session that is closed: else it would wait for the garbage collector."""
-        self.last_error = None
+        self.last_error = self.last_rejection = None
         self.observers.release()
 
     async def _record_abandoned(self, started: log.CompactionStarted, why: str) -> None:
@@ -523,15 +526,20 @@ class Compactor:
                 self.options.progress(text)
 
 
-async def _ask_approval(approve: Approval, draft: SummaryDraft) -> Summary | None:
-    """Return the approved summary; only True and a text approve it."""
-    verdict: object = None
-    with suppress(Exception):
-        verdict = await approve(draft)
+async def _ask_approval(approve: Approval, draft: SummaryDraft) -> Summary | str:
+    """Return the approved summary, or why it is not approved; only True and a text approve it."""
+    try:
+        answer = approve(draft)
+        verdict: object = await answer if isinstance(answer, Awaitable) else answer
+    except Exception as error:  # noqa: BLE001 - whatever a caller's code raises, the session goes on
+        return f"it was not approved: `approve` raised {type(error).__name__}"
     if isinstance(verdict, str) and verdict.strip():
         # The check has not seen the edited text.
         return replace(draft.summary, text=replace_surrogates(verdict), score=None, put_back=(), left_out=())
-    return draft.summary if verdict is True else None
+    if verdict is True:
+        return draft.summary
+    reason = "" if verdict is False else f": `approve` must return True, False or a text, not {short_repr(verdict)}"
+    return f"it was not approved{reason}"
 
 
 def _answered_prompt(projection: Projection) -> int | None:
