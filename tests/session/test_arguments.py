@@ -172,3 +172,23 @@ def test_a_folder_is_no_memory_and_says_what_is() -> None:
         CompactionOptions(memory=cast("Any", "/somewhere"))
 
     assert str(raised.value) == "compaction.memory: must be a DailyMemory(folder), not '/somewhere'"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"checkpoints": "/somewhere"}, "checkpoints: must be Checkpoints(folder), not '/somewhere'"),
+        ({"hooks": [print]}, "hooks: must be a Hooks, not [<built-in function print>]"),
+        ({"telemetry": True}, "telemetry: must be a Telemetry, not True"),
+        ({"retry_limits": 3}, "retry_limits: must be a RetryLimits, not 3"),
+        ({"prices": "gpt-5"}, "prices: must be a holdfast.compaction.Prices, not 'gpt-5'"),
+        ({"approve": True}, "approve: must be a function, not True"),
+    ],
+)
+def test_an_option_of_another_kind_is_refused_before_a_compaction_needs_it(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        CompactionOptions(**options)
+
+    assert str(refused.value) == f"compaction.{problem}"

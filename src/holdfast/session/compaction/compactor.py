@@ -43,8 +43,10 @@ from holdfast.models.base import Closable, Summarizer, supports_prefix
 from holdfast.models.open import open_summarizer
 from holdfast.models.retry import RetryLimits
 from holdfast.redaction import redact_text
+from holdfast.session.compaction.hooks import Hooks
 from holdfast.session.compaction.observers import CompactionObservers, ObserverRunner
 from holdfast.session.compaction.summarizer import SentRequest, SummaryJob, summarize, summary_job
+from holdfast.session.compaction.telemetry import Telemetry
 from holdfast.session.heavy_work import plan_in_thread
 from holdfast.session.log.event_log import SessionLog, locked
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
@@ -122,13 +124,31 @@ class CompactionOptions(CompactionObservers):
         if limit is not None and (not is_integer(limit) or limit < 1):
             problem = f"must be a number of bytes above 0, not {limit!r:.60}"
             raise SettingsError("compaction.memory_limit_bytes", problem)
-        memory: object = self.memory
-        if memory is None:
-            return
-        from holdfast.session.memory.daily import DailyMemory  # noqa: PLC0415 - most sessions have no memory
+        for name, kind in (("retry_limits", RetryLimits), ("hooks", Hooks), ("telemetry", Telemetry)):
+            if not isinstance(value := getattr(self, name), kind):
+                raise SettingsError(f"compaction.{name}", f"must be a {kind.__name__}, not {value!r:.60}")
+        for name in ("approve", "progress", "notice"):
+            if (value := getattr(self, name)) is not None and not callable(value):
+                raise SettingsError(f"compaction.{name}", f"must be a function, not {value!r:.60}")
+        prices: object = self.prices
+        if prices is not None and not isinstance(prices, Prices):
+            raise SettingsError("compaction.prices", f"must be a holdfast.compaction.Prices, not {prices!r:.60}")
+        self._check_folders()
 
-        if not isinstance(memory, DailyMemory):
-            raise SettingsError("compaction.memory", f"must be a DailyMemory(folder), not {memory!r:.60}")
+    def _check_folders(self) -> None:
+        """Raise a `SettingsError` for what is no memory and no checkpoints, such as the path of their folder."""
+        memory: object = self.memory
+        checkpoints: object = self.checkpoints
+        if memory is not None:
+            from holdfast.session.memory.daily import DailyMemory  # noqa: PLC0415 - most sessions have no memory
+
+            if not isinstance(memory, DailyMemory):
+                raise SettingsError("compaction.memory", f"must be a DailyMemory(folder), not {memory!r:.60}")
+        if checkpoints is not None:
+            from holdfast.session.compaction.checkpoints import Checkpoints  # noqa: PLC0415 - nor checkpoints
+
+            if not isinstance(checkpoints, Checkpoints):
+                raise SettingsError("compaction.checkpoints", f"must be Checkpoints(folder), not {checkpoints!r:.60}")
 
 
 def _check_summarizer(setting: str, value: object) -> None:
