@@ -2,11 +2,13 @@
 
 import asyncio
 import stat
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import Session
+from holdfast import MalformedInputError, Session
 from holdfast.core.conversation.frames import INBOX_END
 from holdfast.core.history.events import MAIN
 from holdfast.errors import WorkspaceUnavailableError
@@ -39,6 +41,28 @@ def test_a_branch_is_read_off_the_repository(tmp_path: Path, head: str, branch: 
     (root / "src" / "deep").mkdir(parents=True)
 
     assert repository_of(root / "src" / "deep") == Repository(root, branch)
+
+
+async def test_folders_may_be_given_as_text(tmp_path: Path) -> None:
+    repository = repository_of(str(made(tmp_path / "report")))
+    board = ContextBoard(str(tmp_path / "boards"), repository)
+
+    await board.add("Tests run with make", day=DAY)
+
+    assert board.path == ContextBoard(tmp_path / "boards", repository_of(tmp_path / "report")).path
+    assert "- Tests run with make" in board.path.read_text()
+
+
+@pytest.mark.parametrize("day", ["15.11.2026", "", None, date(2026, 11, 15)])
+async def test_a_day_in_another_form_is_refused_and_adds_nothing(tmp_path: Path, day: Any) -> None:
+    board = ContextBoard(tmp_path, WORK)
+
+    with pytest.raises(MalformedInputError, match=r"^day: .* is no day; write it as YYYY-MM-DD$"):
+        await board.add("Tests run with make", day=day)
+    with pytest.raises(MalformedInputError, match=r"^day: "):
+        await board.offer(day=day)
+
+    assert not board.path.exists()
 
 
 def test_without_a_repository_it_is_the_folder(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,8 @@ async def test_a_day_can_be_read_and_a_day_without_notes_says_which_have_some(tm
     ("arguments", "answer"),
     [
         ({}, "Give `query`, the words to look for, or `day`, as YYYY-MM-DD."),
+        ('{"query": "keys"}', 'The arguments must be an object, not \'{"query": "keys"}\'.'),
+        ([], "The arguments must be an object, not []."),
         ({"query": 7}, "Give `query`, the words to look for, or `day`, as YYYY-MM-DD."),
         ({"query": "zebra"}, "Nothing was found. Try other words, fewer of them, or without quotation marks."),
         ({"query": "(a+)+$" * 2_000}, "Nothing was found. Try other words, fewer of them, or without quotation marks."),
@@ -118,9 +121,7 @@ async def test_a_day_can_be_read_and_a_day_without_notes_says_which_have_some(tm
         ),
     ],
 )
-async def test_what_is_asked_wrongly_is_answered_in_words(
-    tmp_path: Path, arguments: dict[str, object], answer: str
-) -> None:
+async def test_what_is_asked_wrongly_is_answered_in_words(tmp_path: Path, arguments: Any, answer: str) -> None:
     tool = await remembered(tmp_path, "the keys are in the red box")
 
     assert await tool.call(arguments) == answer

@@ -186,6 +186,13 @@ def check_note_text(text: str) -> str:
     return line
 
 
+def check_note_day(day: object) -> str:
+    """Return a day; raises for another form, because an entry without a day counts as typed by a person."""
+    if not _valid_day(day):
+        raise MalformedInputError("day", f"{day!r:.60} is no day; write it as YYYY-MM-DD")
+    return cast("str", day)
+
+
 def _one_line_text(text: str) -> str:
     """Return a text as one line, without comment marks and with anything that looks like a secret key redacted."""
     printable = text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.core.conversation.frames import inbox_frame
 from holdfast.core.conversation.tokens import Counter
-from holdfast.core.memory.board import Board, BoardNote, check_note_text, parse_board
+from holdfast.core.memory.board import Board, BoardNote, check_note_day, check_note_text, parse_board
 from holdfast.counters.vocabularies import counter_for
 from holdfast.session.memory.locked_files import read_text, update_file
 from holdfast.stores.base import session_value_key
@@ -53,9 +53,9 @@ class Repository:
         return f"{self.root}, branch {self.branch}" if self.branch else str(self.root)
 
 
-def repository_of(folder: Path) -> Repository:
+def repository_of(folder: str | Path) -> Repository:
     """Return the repository of a folder; a worktree belongs to the repository that it was created from."""
-    here = folder.absolute()
+    here = Path(folder).absolute()
     for root in (here, *here.parents):
         if (git := _git_folder(root / ".git")) is not None:
             shared, head = _read_start(git / "commondir"), _read_start(git / "HEAD")
@@ -97,9 +97,9 @@ def board_key(session: str) -> str:
 class ContextBoard:
     """The board of one repository and branch, in a folder of boards."""
 
-    def __init__(self, folder: Path, repository: Repository) -> None:
+    def __init__(self, folder: str | Path, repository: Repository) -> None:
         self.repository = repository
-        self.path = folder / f"{repository.key}.md"
+        self.path = Path(folder) / f"{repository.key}.md"
 
     @cached_property
     def counter(self) -> Counter:
@@ -112,10 +112,10 @@ class ContextBoard:
 
     async def add(self, text: str, *, day: str, sources: tuple[str, ...] = ()) -> BoardNote:
         """Add an entry, and return it; raises if entries that people wrote fill the board."""
-        line = check_note_text(text)
+        line, added_on = check_note_text(text), check_note_day(day)
 
         def change(board: Board) -> Board:
-            more = board.with_note(line, day=day, sources=sources)
+            more = board.with_note(line, day=added_on, sources=sources)
             entry = more.note_with_text(line)
             return more.within_limits(self.counter, keep_id=entry.id if entry else "")
 
@@ -138,10 +138,11 @@ class ContextBoard:
     async def offer(self, *, day: str, tokens: int = MAX_OFFERED_TOKENS) -> str:
         """Return entries for a new conversation, framed as reference, and count their use; empty if there are none."""
         offered: list[BoardNote] = []
+        used_on = check_note_day(day)
 
         def change(board: Board) -> Board:
             offered[:] = board.notes_within(tokens, self.counter)
-            return board.with_uses((entry.id for entry in offered), day)
+            return board.with_uses((entry.id for entry in offered), used_on)
 
         if not (await self.read()).notes:
             return ""

@@ -6,12 +6,13 @@ explains the error, so that it can ask again.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.tokens import Counter
 from holdfast.core.memory.notes import DailySection
 from holdfast.core.recall.passages import best_passage, find_matches
-from holdfast.core.schema import is_integer
+from holdfast.core.schema import is_integer, short_repr
 from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import HoldfastError
 from holdfast.session.memory.daily import DailyMemory, MemorySearchResult
@@ -108,6 +109,8 @@ class MemorySearchTool:
 
     async def call(self, arguments: Mapping[str, object]) -> str:
         """Return the answer for a model; wrong arguments and unreadable files are explained in the answer."""
+        if not isinstance(cast("object", arguments), Mapping):
+            return f"The arguments must be an object, not {short_repr(arguments)}."
         query, day = arguments.get("query", ""), arguments.get("day", "")
         if not isinstance(query, str) or not isinstance(day, str) or not (query.strip() or day.strip()):
             return "Give `query`, the words to look for, or `day`, as YYYY-MM-DD."
