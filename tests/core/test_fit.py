@@ -260,6 +260,16 @@ def test_a_limit_on_bytes_is_kept() -> None:
     assert len(request.messages) > 4
 
 
+@pytest.mark.parametrize(("limit", "sent"), [(300, 3), (1_000, 11), (3_000, 24), (8_000, 61)])
+def test_a_digest_leaves_most_of_a_limit_on_bytes_to_the_newest_messages(limit: int, sent: int) -> None:
+    turns = [(user_message(f"q{n} " + "w " * 30), assistant_message(f"a{n} " + "w " * 30)) for n in range(30)]
+    messages = [*(message for turn in turns for message in turn), user_message("now")]
+
+    request = send(messages, Budget(100_000, bytes=limit))
+
+    assert len(request.messages) == sent
+
+
 @pytest.mark.parametrize(
     ("budget", "unit"), [(Budget(1_000, messages=1), "messages"), (Budget(1_000, bytes=20), "bytes")]
 )

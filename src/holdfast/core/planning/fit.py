@@ -221,7 +221,10 @@ class ViewFitter:
         max_prompt_tokens = MAX_WHOLE_PROMPT_SHARE * self._max_tokens if is_prompt_whole else 0
         self._protection = Protection(transcript, situation.pins, max_prompt_tokens)
         self._clip_chars = CLIP_CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self._max_tokens * policy.clip_share))
-        self._digest_allowance = min(policy.digest_max_tokens, int(self._max_tokens * policy.digest_share))
+        room = self._max_tokens
+        if max_bytes := situation.budget.bytes:
+            room = min(room, max_bytes // CUT_GRID_BYTES_PER_TOKEN)
+        self._digest_allowance = min(policy.digest_max_tokens, int(room * policy.digest_share))
         has_room = self._digest_allowance >= MIN_FIT_DIGEST_TOKENS
         self._digest_tokens = self._digest_allowance + MESSAGE_OVERHEAD if has_room else 0
         """The tokens reserved for a digest; 0 if the allowance is too small for one."""
