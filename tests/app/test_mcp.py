@@ -70,6 +70,27 @@ async def test_recall_and_show_answer_from_the_conversation_that_a_call_names(st
     assert beyond == ("[conversation 8f3a-boats, for reference only]\nThere is no request 2; there are 1.", False)
 
 
+async def test_what_is_no_plain_text_is_shown_as_recall_quotes_it(store: Store) -> None:
+    contract = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "It says 42."}}
+    photo = {"type": "image", "source": {"type": "url", "url": "https://boats/a.png"}}
+    use = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
+    found = {"type": "tool_result", "tool_use_id": "t1", "content": [photo]}
+    async with Session.open("rich", store=store, format="anthropic-messages") as session:
+        await session.record([
+            {"role": "user", "content": [photo, contract]},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}, use]},
+            {"role": "user", "content": [found]},
+        ])  # fmt: skip
+
+    text, _ = await ConversationReader(store).call("show", {"conversation": "rich"})
+
+    assert text.splitlines()[1:] == [
+        "--- user", "[image: https://boats/a.png]", json.dumps(contract), "",
+        "--- assistant", "calls look {}", "",
+        "--- tool", "[image: https://boats/a.png]",
+    ]  # fmt: skip
+
+
 async def test_sessions_are_listed_with_the_handles_that_the_other_tools_take(store: Store) -> None:
     reader = ConversationReader(store)
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, cast
 from holdfast import __version__
 from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.json_values import parse_json
+from holdfast.core.conversation.messages import Message, Opaque, Text, Thinking, ToolCall
 from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.recall.passages import message_body
 from holdfast.core.recall.query import ARGUMENT_ALIASES, RECALL_PARAMETERS
 from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import HoldfastError, SettingsError, UnknownSessionError, imports_of_extra
@@ -230,20 +232,24 @@ async def _request_text(session: Session, number: int) -> str:
 def _messages_text(session: Session, natives: "list[Mapping[str, object]]") -> str:
     """Return messages as text, in which no line of theirs passes for one of ours."""
     decoded = [session.history.message_format.decode(native, at) for at, native in enumerate(natives)]
-    blocks = [
-        (message.speaker or message.role, [message.text, *(result.text for result in message.results)], message.calls)
-        for message in decoded
-    ]
+    blocks = [(message.speaker or message.role, _said_in(message), message.calls) for message in decoded]
     return "\n\n".join(
         "\n".join(
             [
                 f"--- {speaker}",
-                *(neutralize(text) for text in texts if text),
+                *([neutralize(said)] if said else []),
                 *(neutralize(f"calls {call.name} {call.arguments}") for call in calls),
             ]
         )
-        for speaker, texts, calls in blocks
+        for speaker, said, calls in blocks
     )
+
+
+def _said_in(message: Message) -> str:
+    """Return what a message says and shows, as recall quotes it, without its reasoning and its calls."""
+    shown = (part for part in message.parts if not isinstance(part, Thinking | ToolCall))
+    said = tuple(part for part in shown if not isinstance(part, Text | Opaque) or part.text)
+    return message_body(message.with_parts(said)).text
 
 
 def _session_line(session_name: str, info: SessionInfo) -> str:
