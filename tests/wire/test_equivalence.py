@@ -153,6 +153,21 @@ def test_the_caller_of_a_server_tool_that_a_client_leaves_out_makes_no_differenc
     assert essential_message(one) == essential_message(other) == one
 
 
+def test_members_that_a_library_adds_as_null_to_what_a_server_tool_did_make_no_difference() -> None:
+    search = {"type": "web_search_call", "action": {"type": "search", "query": "moss"}}
+    page = {"type": "web_search_result", "url": "https://moss", "encrypted_content": "ZQ=="}
+    result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [page]}
+
+    dumped = {**search, "action": {**search["action"], "sources": None}}  # pyright: ignore[reportGeneralTypeIssues]
+    aged = {**result, "content": [{**page, "page_age": None}]}
+
+    assert essential_message(dumped) == essential_message(search) == search
+    assert [essential_message({"role": "assistant", "content": [block]})["content"] for block in (aged, result)] == [
+        [result],
+        [result],
+    ]
+
+
 def test_an_image_is_what_an_answer_says_that_has_nothing_else() -> None:
     answer = {"role": "assistant", "content": "", "images": [{"type": "image_url", "image_url": {"url": "data:,A"}}]}
 

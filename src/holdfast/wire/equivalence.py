@@ -63,7 +63,13 @@ def essential_message(native: Mapping[str, Any]) -> Mapping[str, Any]:
         message.pop("content", None)
     if message.get("content") or has_other:
         message = _said_by(message)
-    return _only(message, _SAID_IN_ITEMS.get(kind)) if isinstance(kind, str) else message
+    return _said_by_item(kind, message) if isinstance(kind, str) and kind != "message" else message
+
+
+def _said_by_item(kind: str, item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item of Responses without what its client may leave out or add later."""
+    is_call = kind in _SAID_IN_ITEMS
+    return _only(item, _SAID_IN_ITEMS.get(kind)) if is_call or kind.endswith("_output") else _without_nulls(item)
 
 
 def _said_by(message: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +164,7 @@ def _essential_block(block: Any, *, role: object) -> Any:
             members["text"] = text.rstrip() if role == "user" else text
     if role == "assistant" and isinstance(kind := members.get("type"), str):
         members = _only(members, _SAID_IN_BLOCKS.get(kind))
+        members = members if kind in _SAID_IN_BLOCKS else _without_nulls(members)
         members.pop("caller", None)  # who calls a server tool; clients that write its blocks again leave it out
         if "input" in members:
             members["input"] = essential_value(members["input"])
@@ -188,6 +195,15 @@ def _essential_arguments(arguments: Any) -> Any:
         return essential_value(json.loads(arguments.strip() or "{}") if isinstance(arguments, str) else arguments)
     except (ValueError, RecursionError):
         return arguments
+
+
+def _without_nulls(value: Any, depth: int = 0) -> Any:
+    """Return what a provider's own tool did, without members that are null, which libraries add."""
+    if depth > MAX_JSON_DEPTH:
+        return value
+    if is_mapping(value):
+        return {key: _without_nulls(item, depth + 1) for key, item in value.items() if item is not None}
+    return [_without_nulls(item, depth + 1) for item in value] if is_list(value) else value
 
 
 def essential_value(value: Any, depth: int = 0) -> Any:
