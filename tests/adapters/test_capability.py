@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, ModelResponse, TextPart, ToolCallPart
+from pydantic import BaseModel
+from pydantic_ai import Agent, ModelResponse, NativeOutput, PromptedOutput, TextPart, ToolCallPart, ToolOutput
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
     CompactionPart,
@@ -18,6 +19,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.profiles import ModelProfile
 
 from holdfast import Budget, MalformedInputError, Session, SettingsError, validate
 from holdfast.adapters.pydantic_ai import Holdfast, model_messages, native_messages
@@ -330,6 +332,29 @@ async def test_only_so_many_conversations_stay_open(monkeypatch: pytest.MonkeyPa
         await agent.run("hello", conversation_id=f"c{number}")
 
     assert list(governed.sessions) == ["c2", "c3"]
+
+
+class Weather(BaseModel):
+    """What the weather is like."""
+
+    degrees: int
+
+
+@pytest.mark.parametrize("output_type", [NativeOutput(Weather), PromptedOutput(Weather), ToolOutput(Weather)])
+async def test_the_form_of_the_output_is_counted_once(output_type: Any) -> None:
+    governed = Holdfast()
+    model = TestModel(
+        custom_output_text=None if isinstance(output_type, ToolOutput) else '{"degrees": 7}',
+        profile=ModelProfile(supports_json_schema_output=True),
+    )
+    agent: Any = Agent(model, output_type=output_type, capabilities=[governed])
+
+    await agent.run("How warm is it?")
+
+    assert governed.last_request is not None
+    tools: Any = governed.last_request.tools
+    assert [list(tool["parameters"]["properties"]) for tool in tools] == [["degrees"]]
+    assert governed.last_request.tokens.tools > 0
 
 
 async def test_more_runs_at_once_than_conversations_stay_open_all_get_their_answer(

@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolReturnPart,
 )
-from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.models import ModelRequestContext, ModelRequestParameters
 from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, AgentToolset
 
@@ -394,10 +394,18 @@ class GovernedRun(AbstractCapability[Any]):
             model=self._holdfast.model or (session.model if session else None) or model.model_id,
             endpoint=model.base_url,
             system=InstructionPart.join(parameters.instruction_parts or ()),
-            tools=[tool_json(tool) for tool in (*others, *parameters.output_tools)],
+            tools=[*map(tool_json, (*others, *parameters.output_tools)), *_output_form(parameters)],
             can_recall=can_recall,
             recalls_earlier=bool(self._holdfast.recall_from),
         )
+
+
+def _output_form(parameters: ModelRequestParameters) -> list[Mapping[str, object]]:
+    """Return the form of the output that a request has in place of output tools, as requests of a session record it."""
+    form = parameters.output_object
+    if form is None or parameters.output_mode not in {"native", "prompted"}:
+        return []
+    return [{"name": form.name or "output", "description": form.description, "parameters": form.json_schema}]
 
 
 def _waiting_calls(output: object) -> set[str]:
