@@ -24,7 +24,7 @@ from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, InMemorySessionService
 from google.adk.tools import AgentTool
 from google.genai import Client, types
-from pydantic import Field
+from pydantic import BaseModel, Field, TypeAdapter
 
 from holdfast import SettingsError
 from holdfast.adapters.google_adk import CONTENTS, HoldfastPlugin
@@ -282,6 +282,33 @@ async def test_a_session_with_the_id_of_another_users_is_refused_with_the_remedy
     assert isinstance(raised.value.__cause__, SettingsError)
     assert await said(runner, "three") == "four"
     assert "secret" not in str(await asyncio.to_thread(lambda: plugin.session("s").events()))
+    await plugin.close()
+
+
+class Weather(BaseModel):
+    degrees: int
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (Weather, Weather.model_json_schema()),
+        (list[Weather], TypeAdapter(list[Weather]).json_schema()),
+        (Weather.model_json_schema(), Weather.model_json_schema()),
+        (types.Schema(type=types.Type.STRING), {"type": "STRING"}),
+    ],
+)
+async def test_the_schema_of_the_output_is_counted(made: Any, told: object) -> None:
+    plugin = HoldfastPlugin(budget=CONTRACT_BUDGET)
+    model = TalkingLlm(replies=['{"degrees": 7}'])
+    agent = LlmAgent(name="main", model=model, output_schema=made)
+
+    await said(runner_of(agent, plugin), "How warm is it?")
+
+    request = plugin.last_request("s")
+    assert request is not None
+    assert request.tools == [{"name": "output", "parameters": told}]
+    assert request.tokens.tools > 0
     await plugin.close()
 
 

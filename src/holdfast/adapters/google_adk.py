@@ -8,7 +8,7 @@ background loop, so a runner may be used with and without async, from any thread
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -36,7 +36,7 @@ with imports_of_extra("google-adk", "the adapter for Google ADK"):
     from google.adk.plugins import BasePlugin
     from google.adk.tools import BaseTool, ToolContext
     from google.genai import types
-    from pydantic import BaseModel
+    from pydantic import BaseModel, TypeAdapter
 
 
 class GeminiContents:
@@ -358,10 +358,25 @@ def _running_agent(context: CallbackContext) -> BaseAgent | None:
 
 
 def _declarations(request: LlmRequest) -> list[Mapping[str, object]]:
-    """Return the definitions of a request's functions."""
+    """Return the definitions of a request's functions, and that of its output."""
     tools = cast("list[Any]", request.config.tools or ())
     declared = [one for tool in tools for one in getattr(tool, "function_declarations", None) or ()]
-    return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in declared]
+    return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in declared] + _output_form(request)
+
+
+def _output_form(request: LlmRequest) -> list[Mapping[str, object]]:
+    """Return the schema of a request's response, if it has one, as the definition of a function."""
+    schema: Any = request.config.response_schema or request.config.response_json_schema
+    if schema is None:
+        return []
+    if isinstance(schema, types.Schema):
+        schema = schema.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return [{"name": "output", "parameters": schema if isinstance(schema, dict) else _json_schema(schema)}]
+
+
+@lru_cache(maxsize=64)
+def _json_schema(kind: Any) -> Mapping[str, object]:
+    return TypeAdapter[Any](kind).json_schema()
 
 
 def _system_text(request: LlmRequest) -> str | None:
