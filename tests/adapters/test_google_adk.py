@@ -285,6 +285,36 @@ async def test_a_session_with_the_id_of_another_users_is_refused_with_the_remedy
     await plugin.close()
 
 
+class SilentLlm(TalkingLlm):
+    """Gives no response at all where its reply is None."""
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002 - as in ADK
+    ) -> AsyncGenerator[LlmResponse, None]:
+        if self.replies[0] is None:
+            self.replies.pop(0)
+            return
+        async for response in super().generate_content_async(llm_request, stream):
+            yield response
+
+
+async def test_an_overflow_whose_smaller_request_gets_no_response_arrives_unchanged() -> None:
+    plugin = HoldfastPlugin(budget=16_000)
+    text = "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
+    overflow = RuntimeError(f"400 INVALID_ARGUMENT. {{'error': {{'code': 400, 'message': '{text}'}}}}")
+    model = SilentLlm(replies=["word " * 500, overflow, None])
+    runner = runner_of(LlmAgent(name="main", model=model), plugin)
+    await said(runner, "hello " * 200)
+
+    with pytest.raises(RuntimeError, match="exceeds the maximum") as raised:
+        await said(runner, "and now? " * 200)
+
+    assert (raised.value, model.replies) == (overflow, [])
+    await plugin.close()
+
+
 class Weather(BaseModel):
     degrees: int
 

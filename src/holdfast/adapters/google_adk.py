@@ -190,7 +190,8 @@ class HoldfastPlugin(BasePlugin):
             except Exception as again:  # noqa: BLE001 - if it is no overflow, the first error is raised
                 error = again
                 continue
-            return responses[-1]  # which ADK passes on to `after_model_callback`
+            # ADK passes it on to `after_model_callback`; if there is none, it raises the first error.
+            return responses[-1] if responses else None
         return None
 
     # For ADK: tool calls, inside which other agents run.
