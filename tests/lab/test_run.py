@@ -324,6 +324,15 @@ def test_a_report_that_cannot_be_written_does_not_cost_the_table(sessions: Path,
     assert problems.endswith(f"holdfast: {file}: No such file or directory; check the path\n")
 
 
+def test_figures_go_to_standard_output_in_place_of_the_table(sessions: Path, capsys: Captured) -> None:
+    _, output, problems = ran(
+        capsys, str(sessions), "--budget", "16000", "--baselines", "full", "--policy", "sliding", "--csv", "-"
+    )
+
+    assert [row["policy"] for row in csv.DictReader(io.StringIO(output))] == ["full", "sliding"] * 2
+    assert ("wrote" in problems, Path("-").exists()) == (False, False)
+
+
 @pytest.mark.parametrize("option", [["--limit", "-5"], ["--limit", "0"], ["--jobs", "0"], ["--jobs", "9" * 30]])
 def test_a_number_of_sessions_or_replays_is_one_or_more(option: list[str], sessions: Path, capsys: Captured) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -1,6 +1,7 @@
 """`holdfast lab`: replay recorded conversations under any policy, without calling a provider."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ PROGRESS_LINE_SECONDS = 5.0
 """How often progress is printed without a terminal."""
 SIGNAL_EXIT_BASE = 128
 """A shell adds this to the number of a signal."""
+STANDARD_OUTPUT = "-"
 ZERO_FIGURES = (
     "M4.lost", "M8.invalid", "M8.elsewhere", "M8.mistral", "M9.over", "M9.over_claude", "M9.over_tekken",
     "M14.differences",
@@ -63,7 +65,7 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
     problems += _collect_problems(entries, lambda entry: entry.problems)
     if args.json:
         print_json(tables.result_rows(run.results))
-    elif entries:
+    elif entries and STANDARD_OUTPUT not in {args.csv, args.html}:
         found = tables.build_table(([*tables.pool_results(entries)] if args.program else []) or entries)
         if args.program:
             print("\n".join(tables.describe_policies(entries, prices[0].name)))
@@ -72,7 +74,9 @@ async def lab_run(args: argparse.Namespace, store: Store) -> int:
         print(escape_control_characters("\n".join([*found.render(), "", *about])))
     # After the table: replays take minutes, and a file that cannot be written must not cost their results.
     for path, text in ((args.csv, tables.render_csv(entries)), (args.html, report.render_report(entries, problems))):
-        if path is not None:
+        if path == STANDARD_OUTPUT:
+            sys.stdout.write(text)
+        elif path is not None:
             write_private_lines(Path(path), [text])
             warn(f"wrote {path}")
     wrong = _collect_problems([entry for entry in entries if entry.policy in policies], _nonzero_figures)
@@ -209,8 +213,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baselines", default=DEFAULT_BASELINES, metavar="LIST", help=baselines)
     budgets = f"the largest requests in tokens (default: {DEFAULT_BUDGETS}; with --from {DEFAULT_PROGRAM_BUDGETS})"
     parser.add_argument("--budget", dest="budgets", default=DEFAULT_BUDGETS, metavar="LIST", help=budgets)
-    parser.add_argument("--csv", metavar="FILE", help="write the figures as comma-separated values")
-    parser.add_argument("--html", metavar="FILE", help="write a report with plots")
+    parser.add_argument(
+        "--csv", metavar="FILE", help="write the figures as comma-separated values; - to standard output"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write a report with plots; - to standard output")
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
