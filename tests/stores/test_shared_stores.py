@@ -7,13 +7,15 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from holdfast import Session
-from holdfast.errors import StoreError
+from holdfast.errors import SettingsError, StoreError
 from holdfast.stores.base import Store
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.open import SHARED_STORES, SharedStores, open_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
@@ -206,3 +208,20 @@ async def test_a_store_is_closed_once_by_the_last_who_releases_it(tmp_path: Path
     await shared.release(store, users[1])
     assert store._database is None
     assert SHARED_STORES is not shared
+
+
+def test_a_store_of_the_users_own_that_lacks_methods_is_refused_with_their_names() -> None:
+    methods = {name: getattr(MemoryStore, name) for name in dir(MemoryStore) if not name.startswith("_")}
+    partial: Any = type(
+        "Partial", (), {name: each for name, each in methods.items() if name not in {"purge", "values"}}
+    )
+
+    with pytest.raises(SettingsError) as refused:
+        open_store(partial())
+
+    assert str(refused.value) == "store: Partial lacks purge, values; holdfast.storage.Store says what a store does"
+
+
+def test_the_class_of_a_store_is_no_store() -> None:
+    with pytest.raises(SettingsError, match=r"^store: must be the URL of a store, or a store, not <class "):
+        open_store(cast("Any", MemoryStore))

@@ -22,8 +22,13 @@ def open_store(url: str | Store) -> Store:
     It is a store of the caller's own, who closes it.
     """
     if not isinstance(url, str):
-        if not all(callable(getattr(url, name, None)) for name in ("append", "read", "length")):
+        methods = [name for name in vars(Store) if not name.startswith("_")]
+        missing = [name for name in methods if not callable(getattr(url, name, None))]
+        if isinstance(url, type) or {"append", "read"}.intersection(missing):
             raise SettingsError("store", f"must be the URL of a store, or a store, not {url!r:.60}")
+        if missing:
+            lacks = f"{type(url).__name__} lacks {', '.join(missing)}"
+            raise SettingsError("store", f"{lacks}; holdfast.storage.Store says what a store does")
         return url
     scheme = url.partition("://")[0]
     if scheme == "memory":
