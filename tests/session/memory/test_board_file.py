@@ -12,7 +12,9 @@ from holdfast import MalformedInputError, Session
 from holdfast.core.conversation.frames import INBOX_END
 from holdfast.core.history.events import MAIN
 from holdfast.errors import WorkspaceUnavailableError
+from holdfast.session.compaction.checkpoints import Checkpoints
 from holdfast.session.memory.board_file import ContextBoard, Repository, repository_of
+from holdfast.session.memory.daily import DailyMemory
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 
@@ -51,6 +53,15 @@ async def test_folders_may_be_given_as_text(tmp_path: Path) -> None:
 
     assert board.path == ContextBoard(tmp_path / "boards", repository_of(tmp_path / "report")).path
     assert "- Tests run with make" in board.path.read_text()
+
+
+def test_a_folder_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert DailyMemory("~/memory").folder == tmp_path / "memory"
+    assert Checkpoints("~/checkpoints").folder == tmp_path / "checkpoints"
+    assert ContextBoard("~/boards", WORK).path.parent == tmp_path / "boards"
+    assert repository_of("~/notes") == Repository(tmp_path / "notes")
 
 
 @pytest.mark.parametrize("day", ["15.11.2026", "", None, date(2026, 11, 15)])

@@ -104,7 +104,7 @@ class Checkpoints:
     """The checkpoints of one session, in the session's own folder."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self._files = self.folder / CHECKPOINT_FOLDER
 
     async def add(self, summary: str, *, title: str | None = None, stop: int) -> Checkpoint:

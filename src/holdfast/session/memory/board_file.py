@@ -55,7 +55,7 @@ class Repository:
 
 def repository_of(folder: str | Path) -> Repository:
     """Return the repository of a folder; a worktree belongs to the repository that it was created from."""
-    here = Path(folder).absolute()
+    here = Path(folder).expanduser().absolute()
     for root in (here, *here.parents):
         if (git := _git_folder(root / ".git")) is not None:
             shared, head = _read_start(git / "commondir"), _read_start(git / "HEAD")
@@ -99,7 +99,7 @@ class ContextBoard:
 
     def __init__(self, folder: str | Path, repository: Repository) -> None:
         self.repository = repository
-        self.path = Path(folder) / f"{repository.key}.md"
+        self.path = Path(folder).expanduser() / f"{repository.key}.md"
 
     @cached_property
     def counter(self) -> Counter:

@@ -44,7 +44,7 @@ class DailyMemory:
     """The memory in one folder."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self._cached_sections: dict[Path, tuple[tuple[int, int], list[_CountedSection]]] = {}
         """By file: its size and time when it was read, and its sections with their word counts."""
 
