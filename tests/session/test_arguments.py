@@ -7,7 +7,9 @@ from typing import Any, cast
 import pytest
 
 from holdfast import HoldfastError, MalformedInputError, Session, SettingsError
+from holdfast.models.retry import RetryLimits
 from holdfast.session.compaction.compactor import CompactionOptions
+from holdfast.session.compaction.hooks import Hooks
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
@@ -192,3 +194,27 @@ def test_an_option_of_another_kind_is_refused_before_a_compaction_needs_it(
         CompactionOptions(**options)
 
     assert str(refused.value) == f"compaction.{problem}"
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"timeout_seconds": "10"}, "timeout_seconds: must be a number above 0, not '10'"),
+        ({"deadline_seconds": 0}, "deadline_seconds: must be a number above 0, not 0"),
+        ({"attempts": 0}, "attempts: must be a whole number from 1 on, not 0"),
+    ],
+)
+def test_limits_that_leave_no_call_are_refused(limits: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        RetryLimits(**limits)
+
+    assert str(refused.value) == f"retry_limits.{problem}"
+
+
+def test_one_hook_without_a_tuple_is_refused() -> None:
+    with pytest.raises(SettingsError) as refused:
+        Hooks(post_compact=cast("Any", print))
+
+    assert str(refused.value) == (
+        "hooks.post_compact: must be a tuple of hooks such as (hook,), not <built-in function print>"
+    )

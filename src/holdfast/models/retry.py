@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
 
 from holdfast.core.history.events import Usage
+from holdfast.core.schema import is_integer, is_number, short_repr
 from holdfast.dataclass import dataclass
 from holdfast.errors import HoldfastError, ModelBusyError, ModelRefusedError, ModelUnreachableError, SettingsError
 from holdfast.models.base import ModelReply, Summarizer, SummaryPrompt
@@ -39,6 +40,14 @@ class RetryLimits:
     attempts: int = MAX_ATTEMPTS
     deadline_seconds: float = 300.0
     """For all calls together."""
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_seconds", "deadline_seconds"):
+            if not is_number(seconds := getattr(self, name)) or not seconds > 0:
+                raise SettingsError(f"retry_limits.{name}", f"must be a number above 0, not {short_repr(seconds)}")
+        if not is_integer(self.attempts) or self.attempts < 1:
+            problem = f"must be a whole number from 1 on, not {short_repr(self.attempts)}"
+            raise SettingsError("retry_limits.attempts", problem)
 
 
 async def with_retries(

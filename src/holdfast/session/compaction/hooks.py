@@ -21,6 +21,7 @@ from dataclasses import field, replace
 from typing import Literal, Self, TypeAlias
 
 from holdfast.core.history.events import CompactionTrigger, TokenBreakdown
+from holdfast.core.schema import short_repr
 from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
 from holdfast.redaction import redact_text
@@ -91,6 +92,12 @@ class Hooks:
         limit: object = self.timeout_seconds
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
             raise SettingsError("timeout_seconds", f"must be a number above 0, not {limit!r}")
+        for name in ("pre_compact", "post_compact"):
+            hooks: object = getattr(self, name)
+            if not isinstance(hooks, tuple | list):
+                raise SettingsError(
+                    f"hooks.{name}", f"must be a tuple of hooks such as (hook,), not {short_repr(hooks)}"
+                )
         for hook in (*self.pre_compact, *self.post_compact):
             if not isinstance(hook, HookCommand) and not callable(hook):
                 raise SettingsError("hooks", f"a hook is a callable or a HookCommand, not {hook!r}")
