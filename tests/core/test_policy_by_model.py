@@ -61,3 +61,9 @@ def test_a_mistake_in_a_pattern_is_named_with_its_place(text: str, problem: str)
         read_policy(text)
 
     assert str(error.value).startswith(problem)
+
+
+def test_a_policy_from_a_file_may_begin_with_a_byte_order_mark() -> None:
+    assert read_policy('\ufeffname = "mine"\r\nretention_days = 7\r\n') == read_policy(
+        'name = "mine"\nretention_days = 7'
+    )

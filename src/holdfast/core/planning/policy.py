@@ -253,7 +253,7 @@ def read_policy(text: str, *, base: str | Policy = "default") -> Policy:
     import tomllib  # noqa: PLC0415 - presets are not read
 
     try:
-        table = tomllib.loads(text)
+        table = tomllib.loads(text.removeprefix("\ufeff"))  # Windows' editors begin a file with this mark
     except (ValueError, RecursionError) as error:
         is_path = text.endswith(".toml") and "\n" not in text
         hint = "; pass the text of the file, not its path" if is_path else ""
