@@ -152,6 +152,7 @@ OVERFLOWS = [
     ("the input length exceeds the context length", None, None),
     ("Too many input tokens. Max input tokens: 8192, request input token count: 10000", 8_192, 10_000),
     ("The input token count exceeds the maximum number of tokens allowed 1048576.", 1_048_576, None),
+    ("The input token count exceeds the maximum number of tokens allowed.", None, None),
     ("token limit exceeded", None, None),
 ]
 

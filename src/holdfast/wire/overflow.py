@@ -102,7 +102,7 @@ OVERFLOW_PATTERNS = (
     r"exceeds the model's maximum context length|token limit exceeded|too many (?:input )?tokens",
     r"prompt is too long|input is too long for requested model|input length exceeds context limit",
     r"prompt exceeds max length|longer than the maximum model length",
-    r"reduce the length of the messages",
+    r"reduce the length of the messages|input token count exceeds the maximum number of tokens",
     r"tokens to keep from the initial prompt is greater than the context length",
     r"request_too_large|request exceeds the maximum size",
     r"string too long",
