@@ -126,13 +126,13 @@ class CompactionOptions(CompactionObservers):
             raise SettingsError("compaction.memory_limit_bytes", problem)
         for name, kind in (("retry_limits", RetryLimits), ("hooks", Hooks), ("telemetry", Telemetry)):
             if not isinstance(value := getattr(self, name), kind):
-                raise SettingsError(f"compaction.{name}", f"must be a {kind.__name__}, not {value!r:.60}")
+                raise _option_error(name, f"a {kind.__name__}", value)
         for name in ("approve", "progress", "notice"):
             if (value := getattr(self, name)) is not None and not callable(value):
-                raise SettingsError(f"compaction.{name}", f"must be a function, not {value!r:.60}")
+                raise _option_error(name, "a function", value)
         prices: object = self.prices
         if prices is not None and not isinstance(prices, Prices):
-            raise SettingsError("compaction.prices", f"must be a holdfast.compaction.Prices, not {prices!r:.60}")
+            raise _option_error("prices", "a holdfast.compaction.Prices", prices)
         self._check_folders()
 
     def _check_folders(self) -> None:
@@ -148,7 +148,11 @@ class CompactionOptions(CompactionObservers):
             from holdfast.session.compaction.checkpoints import Checkpoints  # noqa: PLC0415 - nor checkpoints
 
             if not isinstance(checkpoints, Checkpoints):
-                raise SettingsError("compaction.checkpoints", f"must be Checkpoints(folder), not {checkpoints!r:.60}")
+                raise _option_error("checkpoints", "Checkpoints(folder)", checkpoints)
+
+
+def _option_error(name: str, needed: str, value: object) -> SettingsError:
+    return SettingsError(f"compaction.{name}", f"must be {needed}, not {value!r:.60}")
 
 
 def _check_summarizer(setting: str, value: object) -> None:
