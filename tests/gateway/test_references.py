@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from holdfast import validate
+from holdfast.apps.gateway.recording.client_body import read_body
 from holdfast.apps.gateway.recording.exchange import ClientRequest, Exchange
 from holdfast.apps.gateway.recording.recorder import Recorder
+from holdfast.apps.gateway.recording.references import MAX_KNOWN_BYTES, ReferredItems
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.provider_streams import ProviderReply, event_bytes, stream_events
@@ -111,3 +113,19 @@ async def test_a_list_of_references_that_is_made_smaller_keeps_each_call_with_it
     assert violations == []
     assert sizes[0][0] == sizes[0][1]
     assert sizes[-1][0] > sizes[-1][1]
+
+
+async def test_the_items_in_memory_have_a_limit_of_bytes_and_the_log_has_the_others() -> None:
+    store = MemoryStore()
+    _, [call], _ = await ask(store, "talk", [ASKED], 1)
+    recorder = Recorder(store)
+    items = ReferredItems(recorder.sessions)
+    items.note("", [{"id": f"ig_{number}", "result": "x" * 1_000_000} for number in range(40)])
+    full = items.size
+    body = read_body("openai-responses", sent := json.dumps({"input": [ASKED, reference_to(call)]}).encode())
+
+    await items.resolve("", body, sent)
+    await recorder.close()
+
+    assert MAX_KNOWN_BYTES - 1_100_000 < full <= MAX_KNOWN_BYTES
+    assert (items.size <= MAX_KNOWN_BYTES, body.message(1)) == (True, call)

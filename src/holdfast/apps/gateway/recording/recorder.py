@@ -649,8 +649,10 @@ class Recorder:
         sink.response_ids.append(answer.response_id)
         end = len(sink.agent_list.chain.hashes), sink.agent_list.chain.last_hash
         sink.opened.response_ends.update(dict.fromkeys(sink.response_ids, end))
-        await self.sessions.index.add(response_hash(request.namespace, answer.response_id), sink.opened.id)
-        await self._referred_items.add(request.namespace, sink.opened.id, answer.messages)
+        await asyncio.gather(
+            self.sessions.index.add(response_hash(request.namespace, answer.response_id), sink.opened.id),
+            self._referred_items.add(request.namespace, sink.opened.id, answer.messages),
+        )
         if len(sink.response_ids) > 1:
             first = response_hash(request.namespace, sink.response_ids[0])
             await self.sessions.index.add(first, sink.opened.id, goes_on_in=answer.response_id)

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from holdfast.apps.gateway.recording.client_body import ClientBody
 from holdfast.apps.gateway.recording.identity import AnswerIndex, response_hash
 from holdfast.apps.gateway.recording.open_sessions import OpenSessions
+from holdfast.core.conversation.json_values import encode_json
 from holdfast.wire.answers import JsonMapping, JsonObject
 
-MAX_KNOWN_ITEMS = 2_048
+MAX_KNOWN_ITEMS, MAX_KNOWN_BYTES = 2_048, 16_000_000
+"""What is kept in memory, by number and by JSON: an image that the provider made is an item of megabytes."""
 MAX_SEARCHED_REFERENCES = 8
 """How many references that memory does not know are looked up in the store, the newest first."""
 _MARK = b'"item_reference"'
@@ -25,17 +27,20 @@ class ReferredItems:
     def __init__(self, sessions: OpenSessions) -> None:
         self._sessions = sessions
         self._index: AnswerIndex = sessions.index
-        self._known = OrderedDict[bytes, JsonObject]()
+        self._known = OrderedDict[bytes, tuple[JsonObject, int]]()
+        self.size = 0
+        """How many bytes of JSON are kept in memory."""
 
     def note(self, namespace: str, natives: Sequence[JsonMapping]) -> None:
         """Keep the items of an answer in memory."""
         for native in natives:
             if isinstance(item_id := native.get("id"), str) and item_id:
-                key = _key(namespace, item_id)
-                self._known[key] = {**native}
-                self._known.move_to_end(key)
-        while len(self._known) > MAX_KNOWN_ITEMS:
-            self._known.popitem(last=False)
+                key, size = _key(namespace, item_id), len(encode_json(native))
+                self.size += size - self._known.pop(key, ({}, 0))[1]
+                self._known[key] = {**native}, size
+        while len(self._known) > MAX_KNOWN_ITEMS or self.size > MAX_KNOWN_BYTES:
+            _, (_, size) = self._known.popitem(last=False)
+            self.size -= size
 
     async def add(self, namespace: str, session_id: str, natives: Sequence[JsonMapping]) -> None:
         """Remember durably which session has an answer, by the id of its last item."""
@@ -51,7 +56,7 @@ class ReferredItems:
         missing = [key for key in keys.values() if key not in self._known]
         stored = await self._stored(namespace, missing[::-1]) if missing else {}
         for index, key in keys.items():
-            if (native := self._known.get(key) or stored.get(key)) is not None:
+            if (native := stored.get(key) or self._known.get(key, (None, 0))[0]) is not None:
                 body.replace_message(index, native)
 
     async def _stored(self, namespace: str, missing: Sequence[bytes]) -> dict[bytes, JsonObject]:
