@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import pickle
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
@@ -63,6 +64,23 @@ async def test_the_event_loop_goes_on_while_a_search_adds_many_texts_to_the_word
 
     assert [hit.position for hit in searching.result()] == [*reversed(range(count))]
     assert steps > count * len(text) // INDEXED_AT_ONCE // 2
+
+
+async def test_no_word_of_a_text_that_was_replaced_stays_in_memory() -> None:
+    store = MemoryStore()
+    index = [IndexEntry(0, "the password is swordfish7"), IndexEntry(1, "the harbor")]
+    await store.append("s", [message_record("old"), message_record("kept")], after=0, time_ms=NOW_MS, index=index)
+    found = await store.search("swordfish7")
+    new = message_record("new")
+    await store.rewrite(
+        "s", {0: new}, tombstone=message_record("t"), after=2, time_ms=NOW_MS, index=[IndexEntry(0, "the password is")]
+    )
+
+    held = pickle.dumps(store)
+    after = [await store.search(word) for word in ("swordfish7", "password", "the")]
+
+    assert (len(found), b"swordfish7" in held, [len(hits) for hits in after]) == (1, False, [0, 1, 2])
+    assert b"swordfish7" not in pickle.dumps(store)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class _WordIndex:
     def __init__(self) -> None:
         self.pending: dict[int, str] = {}
         """Texts that are not in the index yet: the next search adds them."""
-        self._bodies: dict[int, str] = {}
+        self.bodies: dict[int, str] = {}
         """The words of each text in order, each with a space before and after it."""
         self._sizes: dict[int, int] = {}
         """How many words each text has."""
@@ -63,12 +63,18 @@ class _WordIndex:
                 chars = 0
                 await asyncio.sleep(0)
 
-    def _add(self, position: int, body: str, counts: Counter[str]) -> None:
-        for word in {*self._bodies.get(position, "").split()}:  # of the text that this one replaces
+    def drop(self, position: int) -> None:
+        """Keep no word of a text that another one replaces: it may have been scrubbed."""
+        for word in {*self.bodies.pop(position).split()}:
             del self._counts[word][position]
+            if not self._counts[word]:
+                del self._counts[word]
+        del self._sizes[position]
+
+    def _add(self, position: int, body: str, counts: Counter[str]) -> None:
         for word, count in counts.items():
             self._counts.setdefault(word, {})[position] = count
-        self._bodies[position], self._sizes[position] = f" {body} ", counts.total()
+        self.bodies[position], self._sizes[position] = f" {body} ", counts.total()
 
     def sizes(self, start: int, stop: int | None) -> Mapping[int, int]:
         """Return the number of words of each text in a range."""
@@ -84,7 +90,7 @@ class _WordIndex:
             # The space between two phrases belongs to both.
             phrase = re.compile(rf"(?= {' '.join(term.words)} )")
             return {
-                at: len(phrase.findall(self._bodies[at]))
+                at: len(phrase.findall(self.bodies[at]))
                 for at in set(self._counts.get(first, {})).intersection(*holding)
             }
         if not term.is_stem:
@@ -153,6 +159,8 @@ class MemoryStore:
         log.records += lines
         log.times.extend(each)
         for item in index:
+            if item.position in log.words.bodies:
+                log.words.drop(item.position)
             log.words.pending[item.position] = item.text
         if blobs:
             log.blobs.update(blobs)
