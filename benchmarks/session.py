@@ -25,7 +25,7 @@ from asyncio.events import Handle
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, islice, takewhile
 from multiprocessing import get_context
 from pathlib import Path
@@ -333,20 +333,25 @@ async def _reopen(session: Session) -> None:
         await again.prepare(BUDGET)
 
 
-LONG_WORK = [
-    message
-    for number, line in enumerate(log_lines(5_000, 601))
-    for message in (
-        user_message(f"What does line {number} say?"),
-        tool_call_message(f"call_{number}", arguments={"line": number}),
-        tool_result_message(f"call_{number}", line),
-        assistant_message("Nothing new."),
-    )
-]
+@cache
+def long_work() -> list[Any]:
+    """Return 20,000 messages of a tool loop."""
+    return [
+        message
+        for number, line in enumerate(log_lines(5_000, 601))
+        for message in (
+            user_message(f"What does line {number} say?"),
+            tool_call_message(f"call_{number}", arguments={"line": number}),
+            tool_result_message(f"call_{number}", line),
+            assistant_message("Nothing new."),
+        )
+    ]
+
+
 OPERATIONS: dict[str, Callable[[Session], Awaitable[object]]] = {
     "opening it again, and its first prepare": _reopen,
-    "sync of all and one more": lambda session: session.sync([*LONG_WORK, user_message("Go on.")]),
-    "sync with other messages from the middle on": lambda session: session.sync([*LONG_WORK[:10_000], *LONG_WORK]),
+    "sync of all and one more": lambda session: session.sync([*long_work(), user_message("Go on.")]),
+    "sync with other messages from the middle on": lambda session: session.sync([*long_work()[:10_000], *long_work()]),
     "messages": lambda session: session.messages(),
     "recall": lambda session: session.recall("which worker answered 404?"),
     "artifacts": lambda session: session.artifacts(),
@@ -369,7 +374,7 @@ async def operations() -> list[Row]:
     with tempfile.TemporaryDirectory() as home:
         whole = Path(home, "whole.db")
         async with Session.open("long", store=f"sqlite:///{whole}", model=MODEL) as session:
-            await session.record(LONG_WORK)
+            await session.record(long_work())
             await session.prepare(ROOMY_BUDGET)
             await session.recall("anything")  # imports what recall needs
         for name, operation in OPERATIONS.items():
@@ -383,6 +388,7 @@ async def operations() -> list[Row]:
             rows.append(
                 row(f"{name}, 20,000 messages: longest block of the loop", block * 1000, "ms", 10.0, seconds=seconds)
             )
+    long_work.cache_clear()  # what later parts measure shall not hold it
     return rows
 
 
