@@ -1,6 +1,7 @@
 """A part of Holdfast whose packages are not installed says which extra has them."""
 
 import importlib
+import subprocess
 import sys
 
 import pytest
@@ -42,3 +43,38 @@ def test_a_part_whose_packages_are_missing_names_the_extra_that_has_them(
     assert failure.value.extra == extra
     assert isinstance(failure.value, HoldfastError)
     assert isinstance(failure.value, ImportError)
+
+
+COMMANDS = {
+    "chat -p hello": ("pydantic_ai", "holdfast chat needs more packages (No module named 'pydantic_ai')", "chat"),
+    "gateway": (
+        "starlette",
+        "the gateway needs more packages (import of starlette halted; None in sys.modules)",
+        "gateway",
+    ),
+    "mcp": ("mcp", "holdfast mcp needs more packages (import of mcp halted; None in sys.modules)", "mcp"),
+    "view": ("uvicorn", "the viewer needs more packages (import of uvicorn halted; None in sys.modules)", "view"),
+}
+WITHOUT_PACKAGE = """
+import sys
+sys.modules[sys.argv[1]] = None
+del sys.argv[1]
+from holdfast.apps.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_whose_packages_are_missing_names_its_extra(command: str) -> None:
+    package, problem, extra = COMMANDS[command]
+
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PACKAGE, package, *command.split(), "--store", "memory://"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"holdfast: {problem}: pip install 'holdfast-context[{extra}]'\n"

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -24,7 +25,7 @@ from holdfast.apps.settings.models import available_providers
 from holdfast.apps.settings.settings import Settings
 from holdfast.apps.threads import run_in_daemon_thread
 from holdfast.core.planning.summary.board_prompt import CONSOLIDATION_AGENT
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, MissingExtraError, SettingsError, imports_of_extra
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import is_embedded
 from holdfast.models.embedded.weights import weights_file
@@ -41,6 +42,8 @@ MIN_CONSOLIDATED_MESSAGES = 4
 """A shorter conversation is not consolidated."""
 EXIT_SECONDS = 60
 """How long consolidation may delay the exit."""
+CHAT_EXTRA = "chat"
+"""The extra with the packages of this program."""
 
 
 async def consolidate_on_exit(chat: Chat) -> None:
@@ -86,6 +89,8 @@ class ChatOptions:
 
 async def run_chat(settings: Settings, options: ChatOptions) -> int:
     """Run a chat, and return the exit code."""
+    if find_spec("pydantic_ai") is None:  # said before a model is downloaded and started
+        raise MissingExtraError("holdfast chat", CHAT_EXTRA, "No module named 'pydantic_ai'")
     # The screen shows these warnings; on standard error they would garble it.
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
     if not options.is_once and not options.is_json and has_terminal():
@@ -161,8 +166,9 @@ async def _answer_input(chat: Chat, lines: TypedLines, options: ChatOptions) -> 
 
 
 async def _run_in_terminal(settings: Settings, options: ChatOptions) -> int:
-    from holdfast.apps.chat.loop import run_chat_loop  # noqa: PLC0415 - takes 0.1 s, only for terminals
-    from holdfast.apps.chat.terminal_screen import TerminalScreen  # noqa: PLC0415 - as above
+    with imports_of_extra(CHAT_EXTRA, "holdfast chat in a terminal"):
+        from holdfast.apps.chat.loop import run_chat_loop  # noqa: PLC0415 - takes 0.1 s, only for terminals
+        from holdfast.apps.chat.terminal_screen import TerminalScreen  # noqa: PLC0415 - as above
 
     has_color = settings.colour == "always" or (settings.colour == "auto" and not os.environ.get("NO_COLOR"))
     background = terminal_background(settings.theme, os.environ)

@@ -31,7 +31,6 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
     holdfast view --from claude-code
     holdfast view report-2024 --export report.html
     """
-    from holdfast.apps.serving import serve_app  # noqa: PLC0415 - as above
     from holdfast.apps.viewer.access import ViewerAccess  # noqa: PLC0415 - an extra
     from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as above
     from holdfast.apps.viewer.changes import StoreEditor  # noqa: PLC0415 - as above
@@ -62,6 +61,9 @@ async def view_sessions(args: argparse.Namespace, store: Store) -> int:
             # Some browsers do not return before they are closed.
             loop.run_in_executor(None, _open_browser, url)
         loop.run_in_executor(None, _make_pages_fast)
+
+    # Not before: it has no extra of its own, but the viewer names the one that is missing.
+    from holdfast.apps.serving import serve_app  # noqa: PLC0415 - as above
 
     try:
         return await serve_app(
