@@ -19,7 +19,7 @@ from dataclasses import MISSING, Field, is_dataclass
 from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from holdfast import errors
@@ -146,12 +146,14 @@ def default_text(item: "Field[object]") -> str:
 
 
 def bounds_text(item: "Field[object]", hint: object) -> str:
-    """Return what a field accepts."""
+    """Return what a key of a policy accepts; TOML has no null, so that `false` stands for none."""
     bounds: Bounds | None = item.metadata.get("bounds")
-    if bounds is None:
-        return type_text(hint)
-    upper = f"below {bounds.maximum:g}" if bounds.is_maximum_excluded else f"at most {bounds.maximum:,.0f}"
-    return f"from {bounds.minimum:,g}, {upper}"
+    options = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+    accepted = [type_text(option) for option in options if option is not NoneType]
+    if bounds is not None:
+        upper = f"below {bounds.maximum:g}" if bounds.is_maximum_excluded else f"at most {bounds.maximum:,.15g}"
+        accepted = [f"from {bounds.minimum:,g}, {upper}"]
+    return " or ".join([*accepted, *(["false"] if NoneType in options else [])])
 
 
 # Policies
@@ -181,15 +183,23 @@ def render_policy() -> str:
             )
             out.append(f"\n### {title or kind.__name__}\n\n{inspect.cleandoc(kind.__doc__ or '')}\n\n")
             out.append(f"Used by {users}.\n\n" if users else "")
-            kind_docs = field_docs(kind)
-            fields = [(item, hint) for item, hint in typed_fields(kind)]
-            out += [POLICY_HEAD, *(policy_row(f"{table}.{item.name}", item, hint, kind_docs) for item, hint in fields)]
+            out += [POLICY_HEAD, *policy_rows(table, kind)]
     return "".join(out)
 
 
 POLICY_INTRO = "Defaults are those of the rule itself; a preset may set other values.\n"
 POLICY_HEAD = "| key | default | accepts | meaning |\n|---|---|---|---|\n"
 FIT_TEXT = "How a request that is too long is made to fit, whatever the policy."
+
+
+def policy_rows(table: str, kind: type) -> Iterator[str]:
+    """Yield the row of each key of a table, and of the tables inside it."""
+    docs = field_docs(kind)
+    for item, hint in typed_fields(kind):
+        if is_dataclass(hint):
+            yield from policy_rows(f"{table}.{item.name}", cast("type", hint))
+        else:
+            yield policy_row(f"{table}.{item.name}", item, hint, docs)
 
 
 def policy_row(key: str, item: "Field[object]", hint: object, docs: Mapping[str, str]) -> str:

@@ -55,6 +55,27 @@ def test_every_key_of_a_policy_is_listed_with_what_it_accepts() -> None:
     assert "| `compaction.soft_share` | 0.8 | from 0.001, below 1 | From this share on a summary is requested" in page
 
 
+def test_a_policy_key_in_a_table_within_a_table_is_listed_by_its_whole_name_with_what_it_accepts() -> None:
+    rows = [line.split(" | ")[:3] for line in reference.render_policy().splitlines() if line.startswith("| `")]
+
+    assert [row for row in rows if "triggers" in row[0]] == [
+        ["| `compaction.triggers.background`", "0.8", "from 0.001, at most 1"],
+        ["| `compaction.triggers.exhausted`", "0.95", "from 0.001, at most 1"],
+        ["| `compaction.triggers.min_messages`", "4", "from 1, at most 1,000,000"],
+    ]
+    assert ["| `truncator.retry_buffer`", "0.0", "from 0, at most 0.5"] in rows
+
+
+def test_a_policy_key_that_may_have_none_accepts_false() -> None:
+    rows = [line.split(" | ") for line in reference.render_policy().splitlines() if line.startswith("| `")]
+
+    assert {row[0]: row[2] for row in rows if row[2].endswith("or false") and "true" not in row[2]} == {
+        "| `main_sees_sub_agents`": '"everything" or "answers" or "recall" or "nothing" or false',
+        "| `max_steps`": "from 1, at most 1,000,000 or false",
+        "| `retention_days`": "from 1, at most 1,000,000 or false",
+    }
+
+
 def test_the_routes_are_those_that_the_gateway_describes() -> None:
     assert "| `POST /holdfast/v1/sessions/{id}/undo` | Undo the last change of the context. |" in (
         reference.render_control_api()

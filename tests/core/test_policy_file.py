@@ -44,6 +44,13 @@ def test_another_rule_can_be_taken_and_one_can_be_left_out() -> None:
     assert read_policy('outputs.rule = "ends"').outputs == KeepEnds()
 
 
+def test_false_in_a_document_is_none_for_each_key_that_may_have_none() -> None:
+    policy = read_policy('base = "cowagent"\nmax_steps = false\nretention_days = false\nmain_sees_sub_agents = false')
+
+    expected = replace(PRESETS["cowagent"], max_steps=None, retention_days=None, main_sees_sub_agents=None)
+    assert policy == replace(expected, name="custom")
+
+
 @pytest.mark.seed("C-21")
 def test_tables_inside_tables_are_read() -> None:
     policy = read_policy('base = "copilot"\n[compaction.triggers]\nbackground = 0.6')
@@ -78,7 +85,12 @@ def test_tables_inside_tables_are_read() -> None:
         ("compaction = 3", "policy.compaction", "must be a table of settings, or false, not 3"),
         ('apply = "soon"', "policy.apply", "must be one of inline, background, deferred, not 'soon'"),
         ("name = 7", "policy.name", "must be str, not 7"),
-        ("fit = false", "policy.fit", "must be FitSettings, not None"),
+        ("fit = false", "policy.fit", "must be a table of settings, not False"),
+        (
+            'main_sees_sub_agents = "none"',
+            "policy.main_sees_sub_agents",
+            "must be one of everything, answers, recall, nothing, not 'none'",
+        ),
         ("max_steps = 0", "policy.max_steps", "must be a whole number from 1"),
         ("[fit]\nmax_media = true", "policy.fit.max_media", "must be a whole number from 1 to 10,000, not True"),
         (
@@ -99,11 +111,11 @@ def test_tables_inside_tables_are_read() -> None:
         (
             'base = "copilot"\n[compaction]\ntriggers = false',
             "policy.compaction.triggers",
-            "must be TwoThresholds, not None",
+            "must be a table of settings, not False",
         ),
         ("[compaction]\nrule = []", "policy.compaction.rule", "[] is not known"),
         ("max_steps = 0x" + "f" * 5_000, "policy.max_steps", "must be a whole number"),
-        ("fit = 0x" + "f" * 5_000, "policy.fit", "must be a table of settings, or false, not a number of thousands"),
+        ("fit = 0x" + "f" * 5_000, "policy.fit", "must be a table of settings, not a number of thousands"),
         ("base = 0x" + "f" * 5_000, "policy", "a number of thousands of digits is not known; choose one of"),
         ("models = 0x" + "f" * 5_000, "policy.models", "must be a table of patterns, not a number of thousands"),
         ("name." + "a." * 5_000 + "a = 1", "policy.name", "must be str, not a value that is nested hundreds of times"),

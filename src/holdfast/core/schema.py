@@ -172,4 +172,6 @@ def type_name(hint: object) -> str:
     """Return a type as an error message names it."""
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
+    if get_origin(hint) is Union:
+        return " or ".join(type_name(option) for option in get_args(hint) if option is not NoneType)
     return getattr(hint, "__name__", None) or str(hint).replace("collections.abc.", "")

@@ -2,14 +2,16 @@
 
 `read_policy` reads a policy from TOML. `base` names the preset to start from (the default if missing). Each table
 changes the settings of one rule, `rule` in it chooses another rule, and `false` instead of a table switches the rule
-off. `[models."claude-*"]` holds what differs for the models whose names match.
+off. `false` is also what TOML has for None, as in `retention_days = false`. `[models."claude-*"]` holds what differs
+for the models whose names match.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, is_dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Literal, TypeAlias, cast
+from types import NoneType
+from typing import Literal, TypeAlias, cast, get_args
 
 from holdfast.core.history.scopes import MainVisibility
 from holdfast.core.planning.rules.clip_tool_outputs import KeepEnds, KeepHeads
@@ -100,16 +102,16 @@ class Policy:
     main_sees: MainVisibility = "everything"
     """What the main agent sees of its delegates' messages, unless a delegation says otherwise."""
     main_sees_sub_agents: MainVisibility | None = "nothing"
-    """The same for delegates whose answer is the result of a tool call; None for the same as `main_sees`."""
+    """The same for delegates whose answer is the result of a tool call; None, or false in TOML, for `main_sees`."""
     unknown_window: int = field(default=128_000, metadata=integer_bounds(1_000, 10**12))
     """The context window assumed for an unknown model."""
     max_steps: int | None = field(default=50, metadata=integer_bounds(1, 10**6))
-    """How many steps an agent may take in one turn."""
+    """How many steps an agent may take in one turn; None, or false in TOML, for any number."""
     restore: RestoreMode = "replay"
     writes_memory: bool = False
     """Whether programs keep a daily memory of evicted messages; a session does so whenever it has a folder."""
     retention_days: int | None = field(default=None, metadata=integer_bounds(1, 10**6))
-    """After how many days a session may be deleted; None for never."""
+    """After how many days a session may be deleted; None, or false in TOML, for never."""
     models: "tuple[tuple[str, Policy], ...]" = field(default=(), repr=False)
     """For patterns of models' names, such as `claude-*`, the policy of those models; the first match counts."""
 
@@ -300,12 +302,14 @@ def _model_policies(policy: Policy, table: Mapping[str, object], place: str) -> 
 
 def _changed_value(current: object, value: object, hint: object, place: str) -> object:
     rules = [kind for kind in types_in(hint) if is_dataclass(kind)]
+    may_be_none = NoneType in get_args(hint)
+    if value is False and may_be_none:
+        return None
     if not rules:
         return value
-    if value is False:
-        return None
     if not isinstance(value, dict):
-        raise SettingsError(place, f"must be a table of settings, or false, not {short_repr(value)}")
+        expected = "a table of settings, or false" if may_be_none else "a table of settings"
+        raise SettingsError(place, f"must be {expected}, not {short_repr(value)}")
     table = dict(cast("dict[str, object]", value))
     rules_by_name: dict[str, type] = {getattr(rule, "RULE", rule.__name__): rule for rule in rules}
     name = table.pop("rule", None)

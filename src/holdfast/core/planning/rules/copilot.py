@@ -72,8 +72,11 @@ class TwoThresholds:
     """Background compaction as in Copilot CLI: it starts at one share of the limit, and requests wait at another."""
 
     background: float = field(default=0.8, metadata=number_bounds(0.001, 1))
+    """The share of the limit at which a background summary starts."""
     exhausted: float = field(default=0.95, metadata=number_bounds(0.001, 1))
+    """The share of the limit at which a request waits for the summary."""
     min_messages: int = field(default=4, metadata=integer_bounds(1, 10**6))
+    """Fewer messages are not compacted, unless a provider has refused the request."""
 
     def __post_init__(self) -> None:
         check_fields(self, "policy.compaction.triggers")
