@@ -164,6 +164,20 @@ def test_a_command_that_is_told_can_be_pasted_whatever_the_name_is(
     assert shlex.split(problem.split("`")[1]) == ["holdfast", "recover", str(damaged)]
 
 
+def test_a_command_that_is_told_reaches_the_store_that_the_command_line_names(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talked(chats)
+    monkeypatch.delenv("HOLDFAST_STORE")
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+
+    _, proof, _ = run(capsys, "replay", "report-1", "--verify", "--store", f"sqlite:///{chats}")
+    told = shlex.split(proof.splitlines()[-1])
+
+    assert told[-2:] == ["--store", f"sqlite:///{chats}"]
+    assert run(capsys, *told[1:]) == (0, proof, "")
+
+
 def test_a_log_is_proved_and_a_changed_one_is_caught(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
     talked(chats)
     code, out, _ = run(capsys, "replay", "report-1", "--verify")

@@ -23,7 +23,17 @@ from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen, open_chat, reply_to
 
 
-def start(home: Path, model: str, screen: RecordingScreen, store: Store | None = None, **flags: str) -> Chat:
+def start(
+    home: Path,
+    model: str,
+    screen: RecordingScreen,
+    store: Store | None = None,
+    *,
+    store_url: str | None = None,
+    **flags: str,
+) -> Chat:
+    if store_url is not None:
+        flags["store"] = store_url
     found = load_settings(flags={"model": model, **flags}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
     return Chat(found, screen, folder=home, store=store or MemoryStore())
 
@@ -277,6 +287,29 @@ def test_a_program_on_the_path_is_named_as_the_user_types_it(tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert program_name() == "holdfast"
+
+
+def test_a_program_that_was_started_as_a_module_is_named_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/src/holdfast/__main__.py"])
+    monkeypatch.setattr(sys, "executable", "/my env/bin/python")
+
+    assert program_name() == "'/my env/bin/python' -m holdfast"
+
+
+async def test_a_hint_to_resume_names_the_store_that_the_command_line_names(
+    tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/opt/holdfast"])
+    file = tmp_path / "other store.db"
+    chat = start(
+        tmp_path, served.model, RecordingScreen(), SqliteStore(file), budget="4000", store_url=f"sqlite:///{file}"
+    )
+    await chat.open_conversation()
+    await chat.take_turn("hello")
+    hint = _describe_resuming(chat)
+    await chat.close()
+
+    assert hint == f"; continue with: /opt/holdfast chat --resume {chat.session.id} --store 'sqlite:///{file}'"
 
 
 # Servers of tools.

@@ -378,9 +378,10 @@ class Chat:
         copied = (await self.store.get_value(_copy_key(copy.id)) or {}).get("messages")
         if is_integer(copied) and (newer := len(other) - copied) > 0:
             # A program or a gateway went on with it, and the model would not know.
+            delete = f"holdfast sessions rm {shlex.quote(copy.id)}{self.settings.store_option()}"
             self.notify(
                 f"{other.id} has {pluralize(newer, 'message')} that the copy lacks, because they came later; to"
-                f" continue with them instead, delete the copy first: holdfast sessions rm {shlex.quote(copy.id)}",
+                f" continue with them instead, delete the copy first: {delete}",
                 "warning",
             )
         await other.close()

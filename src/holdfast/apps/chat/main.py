@@ -143,12 +143,15 @@ def _describe_resuming(chat: Chat) -> str:
     """Return how to continue the conversation in another run; empty if nothing of it is stored."""
     if not len(chat.session) or isinstance(chat.store, MemoryStore):
         return ""
-    return f"; continue with: {program_name()} chat --resume {shlex.quote(chat.session.id)}"
+    resumed = f"{program_name()} chat --resume {shlex.quote(chat.session.id)}"
+    return f"; continue with: {resumed}{chat.settings.store_option()}"
 
 
 def program_name() -> str:
     """Return the command that starts this program: its name if the shell finds it, else its path."""
     started = Path(sys.argv[0])
+    if started.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m holdfast"
     found = shutil.which(started.name)
     is_on_path = found is not None and Path(found).resolve() == started.resolve()
     return started.name if is_on_path else shlex.quote(str(started))

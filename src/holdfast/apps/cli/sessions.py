@@ -180,7 +180,8 @@ async def replay_session(args: argparse.Namespace, store: Store) -> int:
     elif not args.verify:
         print_table(("REQUEST", "MESSAGES"), [(str(row["request"]), str(row["messages"])) for row in rows])
     else:
-        _print_proof(escape_line(quote(session.id)), rows, first, heads)
+        option = escape_line(settings_for(args, is_tolerant=True).store_option())
+        _print_proof(escape_line(quote(session.id)), option, rows, first, heads)
     if not is_head_known:
         warn(f"no request of this log has the head {args.head}: the log was changed, or it is another log")
     for problem in session.damage:
@@ -197,7 +198,11 @@ def _request_state(one: RebuiltRequest) -> str:
 
 
 def _print_proof(
-    session: str, rows: Sequence[Mapping[str, object]], first: Mapping[str, object] | None, heads: Sequence[str]
+    session: str,
+    store_option: str,
+    rows: Sequence[Mapping[str, object]],
+    first: Mapping[str, object] | None,
+    heads: Sequence[str],
 ) -> None:
     """Print how many requests are what was sent, the first that is not, and what the proof covers."""
     states = [row["state"] for row in rows]
@@ -205,14 +210,15 @@ def _print_proof(
     different = states.count("different") + states.count("unchained")
     print(f"{pluralize(len(rows), 'request')}: {counts}, {different:,} different")
     if first is not None and first["state"] == "different":
-        print(f"request {first['request']} is not what was sent; see: holdfast show {session} --at {first['request']}")
+        see = f"holdfast show {session} --at {first['request']}{store_option}"
+        print(f"request {first['request']} is not what was sent; see: {see}")
     elif first is not None:
         print(
             f"request {first['request']} does not continue the chain: before it a request was changed together with "
             "its hash, removed or inserted"
         )
     elif heads:
-        print(f"{PROOF_COVERS}\n  holdfast replay {session} --verify --head {heads[-1]}")
+        print(f"{PROOF_COVERS}\n  holdfast replay {session} --verify --head {heads[-1]}{store_option}")
 
 
 async def export_session(args: argparse.Namespace, store: Store) -> int:

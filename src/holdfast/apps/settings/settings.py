@@ -4,6 +4,7 @@
 and resolves all settings again.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,6 +100,12 @@ class Settings(DeclaredSettings):
         """Return the value of a setting as text for people."""
         name = setting_name(key)
         return SETTING_DECLARATIONS[name].value_type.render(getattr(self, name))
+
+    def store_option(self) -> str:
+        """Return ` --store URL` if the command line named the store, for a command that is to reach the same one."""
+        if self.source("store").kind != "command line":
+            return ""
+        return f" --store {shlex.quote(self.render_value('store'))}"
 
     def rows(self) -> list[SettingRow]:
         """Return every setting, in the order of the documentation."""
