@@ -470,6 +470,28 @@ async def test_an_answer_that_is_asked_for_again_is_taken_back_with_its_reasonin
         assert await opened.session.messages() == [prompt, thought("two"), spoken("two")]
 
 
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        {"type": "compaction_trigger"},
+    ],
+    ids=lambda added: added["type"],
+)
+async def test_an_item_without_a_role_that_a_client_adds_to_the_first_answer_continues_its_conversation(
+    recorder: Recorder, added: Json
+) -> None:
+    prompt: Json = {"role": "user", "content": "hi"}
+    asked: Json = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "x", "arguments": "{}"}
+
+    await answer_items(recorder, responses([prompt], store=False), [asked], 1)
+    await answer_items(recorder, responses([prompt, asked, added], store=False), [spoken("two")], 2)
+
+    [session] = await recorder.store.sessions(limit=9)
+    async with recorder.session(session.id) as opened:
+        assert await opened.session.messages() == [prompt, asked, added, spoken("two")]
+
+
 @pytest.mark.parametrize("budget", [None, 2_000])
 async def test_reasoning_of_an_answer_that_the_log_does_not_have_is_recorded_and_sent_with_its_call(
     store: MemoryStore, budget: int | None

@@ -70,6 +70,8 @@ _SUMMARY_ORDER = re.compile(
 )
 _PAST = re.compile(r"\b(conversation|chat|history|context|session|so far|handoff|transcript)\b|snapshot", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.\n]")
+_CLIENT_ITEMS = frozenset({"item_reference", "mcp_approval_response", "compaction_trigger"})
+"""Items of Responses without a role that clients write, beside the outputs of calls."""
 _FORMATS: Mapping[Wire, str] = {
     "openai-chat": "openai-chat",
     "openai-responses": "openai-responses",
@@ -373,7 +375,7 @@ def is_from_model(wire: Wire, native: JsonMapping) -> bool:
     """Return whether the model said a message."""
     role, kind = native.get("role"), native.get("type")
     if wire == "openai-responses" and role is None:
-        return isinstance(kind, str) and not kind.endswith("_output") and kind != "item_reference"
+        return isinstance(kind, str) and not kind.endswith("_output") and kind not in _CLIENT_ITEMS
     return role in ("assistant", "model")
 
 
