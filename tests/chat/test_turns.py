@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from holdfast.apps.chat.agent import CLOSING_INSTRUCTION
 from holdfast.apps.chat.attachments import PreparedPrompt
 from holdfast.apps.chat.chat import Chat, describe_failure
 from holdfast.apps.chat.events import (
+    ChangeProposed,
     ChatEvent,
     ChatNotice,
     Consent,
@@ -44,6 +46,26 @@ class SilentUser(RecordingScreen):
         self.is_asked.set()
         await asyncio.Event().wait()
         raise AssertionError
+
+
+class ThinkingUser(RecordingScreen):
+    """A user who agrees to each question after everything else in the program has had its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def show(self, event: ChatEvent) -> None:
+        if isinstance(event, ChangeProposed):
+            self.seen.append(event.diff)
+
+    async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
+        del has_always
+        self.seen.append(question)
+        for _ in range(10):  # one worker runs what all wait for, in order
+            await asyncio.to_thread(len, question)
+        self.seen.append("yes")
+        return "yes"
 
 
 async def chat_with(home: Path, model: str, screen: RecordingScreen, **flags: str) -> Chat:
@@ -87,6 +109,24 @@ async def test_the_meter_counts_the_answer_of_the_last_turn_too(tmp_path: Path, 
     assert (chat.status.tokens, chat.status.budget) == (contents.total, contents.capacity)
     assert contents.messages == 2
     await chat.close()
+
+
+async def test_a_question_comes_after_the_answer_to_the_one_before(tmp_path: Path, served: Served) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
+    screen = ThinkingUser()
+    chat = await chat_with(tmp_path, served.model, screen)
+    served.script.append(
+        tool_call_stream(
+            ("run_command", {"command": "true"}), ("write_file", {"path": "tides.txt", "text": "nine o'clock"})
+        )
+    )
+
+    await chat.take_turn("Run it, and write.")
+    await chat.close()
+
+    asked_to_run = ["Run: true", "yes"]
+    asked_to_write = ["+nine o'clock", "Create tides.txt (+1 −0 lines); always means every change", "yes"]
+    assert screen.seen in (asked_to_run + asked_to_write, asked_to_write + asked_to_run)
 
 
 @pytest.mark.seed("A-7", "A-33", "A-34", "A-35", "A-36")

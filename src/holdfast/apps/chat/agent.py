@@ -4,6 +4,7 @@ Only this module and `turn` import pydantic-ai and the providers' libraries, whi
 loop loads them in a thread while the user types the first prompt.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -284,15 +285,19 @@ class AgentPlan:
 
 def plan_agent(settings: Settings, session: Session, folder: FileTools, screen: Screen) -> AgentPlan:
     """Return the tools and the system text that the settings name; questions and problems go to the screen."""
+    # Tool calls run at the same time, also those of sub-agents. A question is shown after the answer to the one before.
+    question_lock = asyncio.Lock()
 
     async def ask_consent(command: str) -> Consent:
-        return await screen.ask_consent(f"Run: {command}", has_always=True)
+        async with question_lock:
+            return await screen.ask_consent(f"Run: {command}", has_always=True)
 
     async def ask_change(change: FileChange) -> Consent:
-        screen.show(ChangeProposed(change.path, change.diff))
-        if change.is_always_asked:
-            return await screen.ask_consent(f"{change}; {ALWAYS_ASKED_REASON}")
-        return await screen.ask_consent(f"{change}; always means every change", has_always=True)
+        async with question_lock:
+            screen.show(ChangeProposed(change.path, change.diff))
+            if change.is_always_asked:
+                return await screen.ask_consent(f"{change}; {ALWAYS_ASKED_REASON}")
+            return await screen.ask_consent(f"{change}; always means every change", has_always=True)
 
     def toolsets_named(
         names: Sequence[str], servers: Sequence[AbstractToolset[object]] = ()

@@ -240,7 +240,6 @@ class InputLine:
         """Returns the word that attaches an image, if a pasted text is the path of one."""
         self.pastes = PastedTexts()
         self._question: _Question | None = None
-        self._question_lock = asyncio.Lock()
         self.is_drawn = asyncio.Event()
         """Set when the line is on the screen."""
         self._submitted: asyncio.Queue[str | None] = asyncio.Queue()
@@ -372,21 +371,20 @@ class InputLine:
     async def ask(self, answers: Mapping[str, str], text: str = "") -> str | None:
         """Return the answer, which the user types as a letter or in full; None if the user dismisses the question.
 
-        Without `answers`, return `text` as the user has edited it.
+        Without `answers`, return `text` as the user has edited it. Only one question may wait at a time.
         """
-        async with self._question_lock:
-            buffer = self._buffer
-            with set_app(self._app):
-                stop_search()
-            self._question = current = _Question(answers, asyncio.get_running_loop().create_future(), buffer.document)
-            buffer.document = Document(text)
+        buffer = self._buffer
+        with set_app(self._app):
+            stop_search()
+        self._question = current = _Question(answers, asyncio.get_running_loop().create_future(), buffer.document)
+        buffer.document = Document(text)
+        self.refresh()
+        try:
+            return await current.answer
+        finally:
+            self._question = None
+            buffer.document = current.typed
             self.refresh()
-            try:
-                return await current.answer
-            finally:
-                self._question = None
-                buffer.document = current.typed
-                self.refresh()
 
     @property
     def is_asking(self) -> bool:

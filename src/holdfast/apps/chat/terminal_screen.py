@@ -112,6 +112,8 @@ class TerminalScreen:
         self.chat: Chat
         """The chat whose status is displayed below the line."""
         self._busy: Activity | None = None
+        self._question_lock = asyncio.Lock()
+        """Held while a question is printed and waits, so that the user answers the last one that was printed."""
         self._open_calls: list[str] = []
         """The tool calls that run now, by id."""
         self._has_color = has_color
@@ -181,16 +183,18 @@ class TerminalScreen:
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
         """Print the question permanently, and ask for an answer."""
-        self._flush()
-        self._print(question, "bold yellow")
         answers = {"y": "yes", **({"a": "always"} if has_always else {}), "n": "no"}
-        answer = await self.input_line.ask(answers)
+        async with self._question_lock:
+            self._flush()
+            self._print(question, "bold yellow")
+            answer = await self.input_line.ask(answers)
         return CONSENT_ANSWERS.get(answer or "no", "no")
 
     async def edit_text(self, question: str, text: str) -> str | None:
         """Let the user edit a text in the input line."""
-        self._print(question, "bold yellow")
-        return await self.input_line.ask({}, text)
+        async with self._question_lock:
+            self._print(question, "bold yellow")
+            return await self.input_line.ask({}, text)
 
     def _show(self, event: ChatEvent) -> None:
         match event:
