@@ -396,6 +396,23 @@ async def test_a_worker_deletes_what_has_expired_once_an_hour(new_file: str, mon
     await store.close()
 
 
+async def test_no_heartbeat_stays_of_a_worker_that_was_closed_or_killed(
+    new_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(jobs_module, "HEARTBEAT_SECONDS", 0.01)
+    store = open_store(new_file)
+    await store.put_value("jobs-worker:killed", {"beats": 7})
+
+    async with BackgroundJobs(new_file, opener(new_file, None)) as jobs:
+        await hourly_result(jobs, "retention")
+        while [*await store.values("jobs-worker:")] != [f"jobs-worker:{jobs.worker}"]:
+            pass
+
+    assert await store.values("jobs-worker:") == {}
+    await store.close()
+
+
 async def test_a_worker_updates_its_board_once_an_hour(new_file: str, tmp_path: Path) -> None:
     board, clock = ContextBoard(tmp_path / "boards", Repository(tmp_path)), SimulatedClock(1_700_000_000_000)
     async with Session.open("s", store=new_file, clock=clock.time_ms) as session:

@@ -116,6 +116,7 @@ class BackgroundJobs:
         # The name of a key may be the key itself, by mistake.
         self._queue = f"holdfast-compactions-{hashlib.sha256(model_key.encode()).hexdigest()[:12]}"
         self.worker = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._beat_key = f"{WORKER_PREFIX}{self.worker}"
         self._store = SHARED_STORES.share(store, self)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -171,6 +172,9 @@ class BackgroundJobs:
             for task in running:
                 task.cancel()
             await asyncio.wait(running, timeout=CANCEL_GRACE_SECONDS)
+        else:
+            with suppress(StoreError):  # another worker deletes it, as that of one with jobs, which it takes over first
+                await self._store.delete_value(self._beat_key)
         # DBOS has made its own threads those of this event loop, and has ended them.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
         BackgroundJobs.running = None
@@ -311,7 +315,7 @@ class BackgroundJobs:
         while True:
             beats += 1
             with suppress(Exception):  # the database may be away for a while
-                await self._store.put_value(f"{WORKER_PREFIX}{self.worker}", {"beats": beats})
+                await self._store.put_value(self._beat_key, {"beats": beats})
                 await self._take_over(seen)
                 await self._stop_cancelled()
                 await self._queue_upkeep(int(time.time()) // UPKEEP_SECONDS)
@@ -339,16 +343,27 @@ class BackgroundJobs:
                 task.cancel()
 
     async def _take_over(self, seen: dict[str, tuple[JsonRecord | None, float]]) -> None:
-        """Put the jobs of dead workers back into the queue. No clock of another machine is relied on."""
+        """Put the jobs of dead workers back into the queue, and delete their heartbeats.
+
+        No clock of another machine is relied on. A worker that was only slow writes its heartbeat again.
+        """
         running = await DBOS.list_workflows_async(status="PENDING", load_input=False, load_output=False)
-        for worker in {one.executor_id for one in running if one.executor_id} - {self.worker}:
-            beat = await self._store.get_value(f"{WORKER_PREFIX}{worker}")
+        with_jobs = {one.executor_id for one in running if one.executor_id}
+        stored = await self._store.values(WORKER_PREFIX)
+        beats = {key.removeprefix(WORKER_PREFIX): beat for key, beat in stored.items()}
+        others = {*with_jobs, *beats} - {self.worker}
+        for ended in seen.keys() - others:
+            del seen[ended]
+        for worker in others:
+            beat = beats.get(worker)
             known, since = seen.get(worker, (None, 0.0))
             if worker not in seen or beat != known:
                 seen[worker] = beat, time.monotonic()
             elif time.monotonic() - since > SILENT_SECONDS:
-                # DBOS calls this for its own service; on one database, the workers do it for each other.
-                await asyncio.to_thread(DBOS._recover_pending_workflows, [worker])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                if worker in with_jobs:
+                    # DBOS calls this for its own service; on one database, the workers do it for each other.
+                    await asyncio.to_thread(DBOS._recover_pending_workflows, [worker])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                await self._store.delete_value(f"{WORKER_PREFIX}{worker}")
                 del seen[worker]
 
 

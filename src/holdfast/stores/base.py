@@ -256,6 +256,10 @@ class Store(Protocol):
         """Return the values whose keys start with `prefix`, by key."""
         ...
 
+    async def delete_value(self, key: str) -> None:
+        """Delete the value of a key, if there is one."""
+        ...
+
     async def close(self) -> None:
         """Close files and connections."""
         ...

@@ -292,6 +292,9 @@ class MemoryStore:
     async def values(self, prefix: str) -> dict[str, JsonRecord]:
         return {key: decode_record(value, LABEL) for key, value in self._values.items() if key.startswith(prefix)}
 
+    async def delete_value(self, key: str) -> None:
+        self._values.pop(key, None)
+
     async def close(self) -> None:
         """Do nothing: the store holds nothing open."""
 

@@ -461,6 +461,9 @@ class PostgresStore:
         values = prefix, prefix, f"{prefix}{LAST_CHARACTER}"
         return {key: decode_record(value, POSTGRES_LABEL) for key, value in await self._rows(query, values)}
 
+    async def delete_value(self, key: str) -> None:
+        await self._execute("DELETE FROM holdfast.facts WHERE key = %s", (key,))
+
     async def close(self) -> None:
         """Close all connections; the next call connects again."""
         self._check_process()

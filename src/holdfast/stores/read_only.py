@@ -19,4 +19,4 @@ class ReadOnlyStore:
     async def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise StoreUnavailableError("the store", "it was opened to be read only")
 
-    append = rewrite = purge = put_blob = rename = delete = put_snapshot = put_value = _refuse
+    append = rewrite = purge = put_blob = rename = delete = put_snapshot = put_value = delete_value = _refuse

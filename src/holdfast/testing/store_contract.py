@@ -479,6 +479,16 @@ class StoreContract:
         assert await store.values("limit:") == {key: {"key": key} for key in ("limit:a", "limit:b")}
         assert await store.values("nothing") == {}
 
+    async def test_a_single_value_can_be_deleted(self, store: Store) -> None:
+        for key in ("limit:a", "limit:ab"):
+            await store.put_value(key, {"key": key})
+
+        for key in ("limit:a", "limit:unknown"):
+            await store.delete_value(key)
+
+        assert await store.get_value("limit:a") is None
+        assert await store.values("limit:") == {"limit:ab": {"key": "limit:ab"}}
+
     async def test_deleting_a_session_deletes_exactly_the_values_about_it(self, store: Store) -> None:
         others = [
             session_value_key("a:s", "memory"),

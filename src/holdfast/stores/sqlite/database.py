@@ -479,6 +479,9 @@ class SqliteDatabase:
         rows = self._connection.execute(query, (prefix, f"{prefix}{LAST_CHARACTER}"))
         return {key: decode_record(value, self._name) for key, value in rows}
 
+    def delete_value(self, key: str) -> None:
+        self._connection.execute("DELETE FROM facts WHERE key = ?", (key,))
+
 
 def _close_if_idle(connection: sqlite3.Connection, in_use: threading.RLock) -> None:
     """Close a connection whose owner is garbage, or at the exit of the program, which waits for nobody."""

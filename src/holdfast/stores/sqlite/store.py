@@ -214,6 +214,7 @@ class SqliteStore:
     put_value = _in_thread(SqliteDatabase.put_value)
     get_value = _in_thread(SqliteDatabase.get_value)
     values = _in_thread(SqliteDatabase.values)
+    delete_value = _in_thread(SqliteDatabase.delete_value)
 
     @property
     def is_file_replaced(self) -> bool:
