@@ -485,6 +485,27 @@ def test_prune_says_which_folder_stays_and_goes_on_with_the_other_sessions(
     assert [*map(Path.exists, attached)] == [True, False]
 
 
+def test_prune_deletes_the_files_that_an_earlier_one_could_not_delete(
+    chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    attached, elsewhere = tmp_path / "home" / "attachments" / "old", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    attached.parent.mkdir(parents=True)
+    attached.symlink_to(elsewhere)
+    talked(chats, "old", age_days=40)
+
+    codes = [run(capsys, "sessions", "prune", "--days", "30", "--yes")[0]]
+    attached.unlink()
+    elsewhere.rename(attached)
+    codes.append(run(capsys, "sessions", "prune", "--days", "30", "--dry-run")[0])
+    was_there = attached.is_dir()
+    code, out, _ = run(capsys, "sessions", "prune", "--days", "30", "--yes", "--json")
+
+    assert ([*codes, code], json.loads(out)) == ([1, 0, 0], {"deleted": [], "folders": [str(attached)]})
+    assert (was_there, attached.exists()) == (True, False)
+
+
 def test_a_deleted_session_takes_its_checkpoints_and_attachments_along_and_says_so(
     chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

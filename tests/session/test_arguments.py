@@ -121,6 +121,7 @@ async def test_the_error_names_what_is_wrong_and_what_would_do(call: Call, value
         ({"summarizer": 5}, "summarizer: must be the name of a model, or a holdfast.compaction.Summarizer, not 5"),
         ({"compaction": "x"}, "compaction: must be a CompactionOptions, not 'x'"),
         ({"clock": 5}, "clock: must be a function that returns milliseconds, not 5"),
+        ({"delete_files": "x"}, "delete_files: must be a function of a session's id, not 'x'"),
     ],
 )
 def test_a_session_is_not_opened_with_what_cannot_work(settings: dict[str, Any], named: str) -> None:

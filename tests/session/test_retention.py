@@ -84,6 +84,15 @@ async def test_a_session_that_is_kept_for_ever_while_expired_ones_are_marked_has
     assert await store.values("retention:") == {"retention:old": {}}
 
 
+async def test_a_session_that_somebody_goes_on_with_while_it_is_deleted_keeps_its_files() -> None:
+    store, deleted = ContinuedStore(), list[str]()
+    await talked(store, "old", "cowagent")
+    for day in (38, 40):
+        await delete_expired_sessions(store, now_ms=NOW_MS + day * MS_PER_DAY, keep="", delete_files=deleted.append)
+
+    assert (await names(store), deleted, await store.values("files-of-deleted:")) == (["old"], [], {})
+
+
 class KilledAfterDeleting(MemoryStore):
     """A store whose process ends just after a session was deleted."""
 
@@ -93,22 +102,41 @@ class KilledAfterDeleting(MemoryStore):
 
 
 async def test_no_files_stay_behind_when_a_retention_is_killed_and_what_cannot_be_deleted_is_tried_again() -> None:
-    files = {"stuck", "old"}
+    files, locked = {"stuck", "old"}, {"stuck"}
 
     def delete_files(session: str) -> None:
-        if session == "stuck":
+        if session in locked:
             raise StoreUnavailableError(session, "delete it by hand")
         files.discard(session)
 
     store = KilledAfterDeleting()
     for name in ("stuck", "old"):
         await talked(store, name, "cowagent")
-    for day in (31, 33):
+    found = list[set[str]]()
+    for day in (31, 33, 35, 37, 39):
+        if day == 39:
+            locked.clear()
         with suppress(asyncio.CancelledError):
             now_ms = NOW_MS + day * MS_PER_DAY
             await delete_expired_sessions(store, now_ms=now_ms, keep="", delete_files=delete_files)
+        found.append(files.copy())
 
-    assert (await names(store), files) == (["stuck"], {"stuck"})
+    assert found == [{"stuck", "old"}, {"stuck", "old"}, {"stuck", "old"}, {"stuck"}, set()]
+    assert (await names(store), await store.values("files-of-deleted:")) == ([], {})
+
+
+async def test_the_files_of_a_session_that_expired_are_deleted_by_the_opening_after_one_that_was_killed() -> None:
+    store, files = KilledAfterDeleting(), list[str]()
+    await talked(store, "old", "cowagent")
+    for day in (31, 33, 33):
+        with suppress(asyncio.CancelledError):
+            now_ms = NOW_MS + day * MS_PER_DAY
+            async with Session.open(
+                "own", store=store, policy="cowagent", clock=lambda now_ms=now_ms: now_ms, delete_files=files.append
+            ):
+                pass
+
+    assert (await names(store), files) == ([], ["old"])
 
 
 async def test_opening_with_a_retention_leaves_the_sessions_of_other_policies_alone(store: Store) -> None:

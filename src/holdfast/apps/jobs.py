@@ -90,7 +90,7 @@ class BackgroundJobs:
     `open_session` opens a session with the model that writes summaries. `model_key` names the key that pays for it: all
     workers with the same name share one queue, and `rate_limit` is the limit of that key. Pass the object as
     `CompactionOptions(queue=…)`. With `consolidation` the worker updates the board of that agent every hour.
-    `delete_files` removes what belongs to a session outside the store, before the session itself is deleted.
+    `delete_files` removes what belongs to a session outside the store, once the session itself is deleted.
     """
 
     running: ClassVar["BackgroundJobs | None"] = None

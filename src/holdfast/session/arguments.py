@@ -183,6 +183,13 @@ def check_clock(clock: Callable[[], float]) -> Callable[[], int]:
     return whole_milliseconds
 
 
+def check_deletion(delete_files: Callable[[str], object] | None) -> Callable[[str], object] | None:
+    """Return a function that removes the files of a session; raises for anything else but None."""
+    if delete_files is not None and not callable(delete_files):
+        raise SettingsError("delete_files", f"must be a function of a session's id, not {short_repr(delete_files)}")
+    return delete_files
+
+
 def check_line(setting: str, value: object) -> str:
     """Check that a value is a string without line breaks and other control characters."""
     text = check_text(setting, value)

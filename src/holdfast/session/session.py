@@ -40,6 +40,7 @@ from holdfast.session.arguments import (
     as_json_messages,
     check_clock,
     check_count,
+    check_deletion,
     check_endpoint,
     check_extras,
     check_line,
@@ -97,6 +98,7 @@ class Session(DelegatingConversation):
         clock: Clock,
         processors: RequestProcessors = NO_PROCESSORS,
         format_name: str | None = None,
+        delete_files: Callable[[str], object] | None = None,
     ) -> None:
         self.id = check_session_id(session_id)
         rules, model, endpoint = policy_named(policy), check_model(model), check_endpoint(endpoint)
@@ -119,6 +121,7 @@ class Session(DelegatingConversation):
         super().__init__(engine, log.MAIN)
         self.expired_sessions: list[str] = []
         """The sessions that were deleted when this one was opened, because their own retention was over."""
+        self._delete_files = delete_files
         self._log.set_retention(rules.retention_days)
 
     @classmethod
@@ -136,6 +139,7 @@ class Session(DelegatingConversation):
         clock: Callable[[], float] = now_ms,
         endpoint: str | None = None,
         format: str | None = None,  # noqa: A002 - the word users say
+        delete_files: Callable[[str], object] | None = None,
     ) -> "SessionOpener":
         """Open a session, or start one; use it with `async with` or `await`.
 
@@ -146,6 +150,8 @@ class Session(DelegatingConversation):
         `https://api.openai.com/v1`: how a provider counts, and what it accepts, is learned for each endpoint and model.
         `max_prompt_tokens` is the largest prompt that the provider of the model accepts, if it names one. `format` is
         the format of the messages; without it the first messages show it, and plain text counts as OpenAI chat.
+        `delete_files` is called in a thread with the id of each session that is deleted because its retention is over,
+        to remove what belongs to it outside the store; if it raises or is killed, a later opening calls it again.
         """
         options = CompactionOptions() if compaction is None else _check_options(compaction)
         if isinstance(summarizer, str) and not is_summarizer_name(summarizer):
@@ -163,6 +169,7 @@ class Session(DelegatingConversation):
             clock=now_ms if clock is now_ms else check_clock(clock),
             processors=processors,
             format_name=format,
+            delete_files=check_deletion(delete_files),
         )
         session._builder.set_prompt_limit(session.model, max_prompt_tokens)
         return SessionOpener(session, session._start)
@@ -230,7 +237,9 @@ class Session(DelegatingConversation):
                 await asyncio.gather(self._restore(), learned)
             if self.policy.retention_days is not None:
                 with suppress(StoreUnavailableError):  # a store that is read-only
-                    self.expired_sessions = await delete_expired_sessions(self.store, now_ms=self.clock(), keep=self.id)
+                    self.expired_sessions = await delete_expired_sessions(
+                        self.store, now_ms=self.clock(), keep=self.id, delete_files=self._delete_files
+                    )
         except BaseException:
             # Nobody gets this session, and whoever keeps the error would keep it, and with it the store.
             await self._release_store()
@@ -667,6 +676,7 @@ class Session(DelegatingConversation):
             clock=self.clock,
             processors=self._builder.processors,
             format_name=self.history.format or self._log.format_name,
+            delete_files=self._delete_files,
         )
         sibling._builder.prompt_limits.update(self._builder.prompt_limits)
         return sibling

@@ -4,16 +4,22 @@ How many days a session is kept is recorded as a value of that session, by the p
 recorded in it. A session without such a value never expires. A clock may be wrong for a while, so an expired session is
 first marked as due. It is deleted when it is still expired a day or more after the mark; if the session has changed, or
 the clock was corrected, the mark is removed.
+
+Files of a session outside the store are deleted after it: only the store can tell at once whether somebody has gone on
+with it. A value names the session until its files are gone, so that a later run deletes what a killed one has left.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from holdfast.errors import HoldfastError
 from holdfast.stores.base import MS_PER_DAY, JsonRecord, SessionInfo, Store, iter_sessions, session_value_key
 
 RETENTION_PREFIX = session_value_key("", "retention")
 DAYS_KEY, DUE_KEY = "days", "dueMs"
+FILES_PREFIX = "files-of-deleted:"
+"""Before the id of a session that is deleted, or about to be, whose files outside the store are not deleted yet."""
 
 
 async def stored_retention(store: Store, session: str) -> int | None:
@@ -31,8 +37,11 @@ async def delete_expired_sessions(
 ) -> list[str]:
     """Delete sessions that are due and still expired, except `keep`; mark what has expired since. Return their ids.
 
-    `delete_files` removes what belongs to a session outside the store; it is called in a thread.
+    `delete_files` removes what belongs to a session outside the store; it is called in a thread. What it has not
+    removed in earlier runs it is called for first.
     """
+    if delete_files is not None:
+        await delete_remaining_files(store, delete_files)
     kept_days = {
         key.removeprefix(RETENTION_PREFIX): (days, _number(value, DUE_KEY))
         for key, value in (await store.values(RETENTION_PREFIX)).items()
@@ -51,22 +60,36 @@ async def delete_expired_sessions(
                 await _mark(store, key, days, None)
         elif due_ms is None or due_ms > now_ms:
             await _mark(store, key, days, now_ms)
-        elif now_ms - due_ms >= MS_PER_DAY and await _delete(store, info, delete_files):
+        elif now_ms - due_ms >= MS_PER_DAY and await delete_unchanged(store, info, delete_files):
             deleted.append(session)
     return deleted
 
 
-async def _delete(store: Store, info: SessionInfo, delete_files: Callable[[str], object] | None) -> bool:
-    """Delete a session, unless somebody has gone on with it since it was listed, which may be a while ago."""
-    if delete_files is not None:
-        if await store.length(info.id) != info.length:
-            return False
-        try:
-            # The files first: after a failure, or a kill in between, the session is still there to delete again.
-            await asyncio.to_thread(delete_files, info.id)
-        except HoldfastError:
-            return False  # others are not to wait for a folder that cannot be deleted
-    return await store.delete(info.id, length=info.length)
+async def delete_unchanged(store: Store, info: SessionInfo, delete_files: Callable[[str], object] | None) -> bool:
+    """Delete a session and its files, unless somebody has gone on with it since it was listed; return whether it was.
+
+    Files that `delete_files` cannot remove now are left to `delete_remaining_files`.
+    """
+    if delete_files is None:
+        return await store.delete(info.id, length=info.length)
+    await store.put_value(f"{FILES_PREFIX}{info.id}", {})
+    is_deleted = await store.delete(info.id, length=info.length)
+    await _delete_files(store, info.id, delete_files)
+    return is_deleted
+
+
+async def delete_remaining_files(store: Store, delete_files: Callable[[str], object]) -> None:
+    """Delete the files of sessions that were deleted without them, by a process that was killed or could not."""
+    for key in await store.values(FILES_PREFIX):
+        await _delete_files(store, key.removeprefix(FILES_PREFIX), delete_files)
+
+
+async def _delete_files(store: Store, session: str, delete_files: Callable[[str], object]) -> None:
+    """Delete the files of a session that is not in the store any more, and the value that names it."""
+    with suppress(HoldfastError, OSError):  # others are not to wait for a folder that cannot be deleted
+        if not await store.length(session):
+            await asyncio.to_thread(delete_files, session)
+        await store.delete_value(f"{FILES_PREFIX}{session}")
 
 
 async def _mark(store: Store, key: str, days: int, due_ms: int | None) -> None:

@@ -341,14 +341,13 @@ class Chat:
         return all([await self.store.search(term, session=session, limit=1) for term in terms])
 
     async def _open(self, session: str) -> None:
-        opened = await open_session(self.settings, session, store=self.store, callbacks=self._callbacks())
+        opened = await self._open_session(session)
         if opened.history.format not in {None, CHAT_SESSION_FORMAT}:
             opened = await self._open_converted(opened)
         # The status line is drawn at any time, so there is always an open session to describe.
         former, self._session = self._session, opened
         if self.session_callback is not None:
             opened.on(self.session_callback)
-        self._delete_files_of_expired_sessions(opened)
         self._context = self._sent = None
         self._announced = self._compactions
         self._unanswered_prompt = await self._find_unanswered_prompt()
@@ -359,10 +358,32 @@ class Chat:
         self.file_tools.attachments = await self._read_attachments()
         self._runtimes.invalidate()
 
+    async def _open_session(self, session: str) -> Session:
+        """Open a session, and say which others have expired, and what was deleted of them."""
+        folders, problems = dict[str, list[Path]](), list[str]()
+
+        def delete_files(expired: str) -> None:
+            try:
+                folders[expired] = delete_session_files(self.settings, expired)
+            except StoreError as error:
+                problems.append(str(error))
+                raise
+
+        callbacks = self._callbacks()
+        opened = await open_session(
+            self.settings, session, store=self.store, callbacks=callbacks, delete_files=delete_files
+        )
+        for expired in opened.expired_sessions:
+            also = "".join(f", {folder}" for folder in folders.get(expired, []))
+            self.notify(f"deleted {expired}, which its settings keep for a limited time{also}")
+        for problem in problems:
+            self.notify(problem, "warning")
+        return opened
+
     async def _open_converted(self, other: Session) -> Session:
         """Close a session in another format, and return its copy in the chat's format, made now or earlier."""
         session_id, format_name = f"{other.id}{CONVERTED_SUFFIX}", other.history.format or ""
-        copy = await open_session(self.settings, session_id, store=self.store, callbacks=self._callbacks())
+        copy = await self._open_session(session_id)
         attached = copy.history.session_state.attachments
         if len(copy) == len(attached):  # the messages come last: without them the copy is not complete
             messages, notes = convert_to_chat(await other.messages(), format_name)
@@ -402,14 +423,6 @@ class Chat:
         """Say which window is assumed if the model is unknown and the settings set no limit."""
         if self.settings.max_context_tokens is None and (notice := unknown_model_notice(self.settings)) is not None:
             self.notify(notice, "warning")
-
-    def _delete_files_of_expired_sessions(self, opened: Session) -> None:
-        try:
-            for expired in opened.expired_sessions:
-                folders = "".join(f", {folder}" for folder in delete_session_files(self.settings, expired))
-                self.notify(f"deleted {expired}, which its settings keep for a limited time{folders}")
-        except StoreError as error:
-            self.notify(str(error), "warning")
 
     def _callbacks(self) -> SessionCallbacks:
         return SessionCallbacks(

@@ -37,6 +37,7 @@ from holdfast.session.session import Session
 from holdfast.stores.base import SessionInfo, Store, StoredRecord, expired_sessions, resolve_session_id, session_info
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
+from holdfast.stores.retention import delete_remaining_files, delete_unchanged
 from holdfast.stores.sqlite.recover import recover_store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.text import pluralize
@@ -94,27 +95,34 @@ async def delete_old_sessions(args: argparse.Namespace, store: Store) -> int:
     holdfast sessions prune --days 30 --dry-run
     """
     old = await expired_sessions(store, days=args.days, now_ms=now_ms())
-    gone, folders, problems = old, list[Path](), 0
-    if not args.dry_run and old:
-        confirm(args, f"delete {pluralize(len(old), 'session')} older than {pluralize(args.days, 'day')}?")
+    gone, folders, problems = old, list[Path](), list[str]()
+
+    def delete_files(session: str) -> None:
+        try:
+            folders.extend(delete_session_files(settings, session))
+        except StoreUnavailableError as error:
+            problems.append(f"{session} is deleted, but not all of its files: {error}")
+            raise
+
+    if not args.dry_run:
+        if old:
+            confirm(args, f"delete {pluralize(len(old), 'session')} older than {pluralize(args.days, 'day')}?")
+        settings = settings_for(args, is_tolerant=True)
+        await delete_remaining_files(store, delete_files)
         gone = list[SessionInfo]()
         for info in old:
-            # The store first: only it can tell at once whether somebody has gone on with the session meanwhile.
-            if await store.delete(info.id, length=info.length):
+            if await delete_unchanged(store, info, delete_files):
                 gone.append(info)
-                try:
-                    folders += delete_session_files(settings_for(args, is_tolerant=True), info.id)
-                except StoreUnavailableError as error:
-                    warn(f"{info.id} is deleted, but not all of its files: {error}")
-                    problems = 1
             elif await store.length(info.id):
                 warn(f"{info.id} has changed meanwhile, and stays")
+    for problem in problems:
+        warn(problem)
     verb = "would delete" if args.dry_run else "deleted"
     listed = "".join(f"\n  {escape_line(info.id)}  {session_age(info)}" for info in gone)
     also = "".join(f"\ndeleted {folder}" for folder in folders)
     facts = {verb.replace(" ", "_"): [info.id for info in gone], "folders": [*map(str, folders)]}
     print_result(args, f"{verb} {pluralize(len(gone), 'session')}{listed}{also}", facts)
-    return problems
+    return int(bool(problems))
 
 
 async def show_session(args: argparse.Namespace, store: Store) -> int:

@@ -195,6 +195,7 @@ def open_session(
     store: Store | None = None,
     callbacks: SessionCallbacks = NO_CALLBACKS,
     clock: Clock = now_ms,
+    delete_files: Callable[[str], object] | None = None,
 ) -> SessionOpener:
     """Open an existing or a new session with the settings; use the result with `async with` or `await`."""
     return Session.open(
@@ -204,6 +205,7 @@ def open_session(
         model=bare_model_name(settings.model),
         compaction=compaction_from(settings, session_id, callbacks),
         clock=clock,
+        delete_files=delete_files,
     )
 
 

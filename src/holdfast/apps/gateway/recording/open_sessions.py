@@ -181,10 +181,6 @@ class _HeldOpen:
         await self._sessions.release(self._opened)
 
 
-def _no_files(_session_id: str) -> None:
-    """Delete nothing, where a session has nothing outside the store."""
-
-
 class OpenSessions:
     """Opens each session once, and closes the least recently used ones where there are too many or too large ones."""
 
@@ -199,7 +195,7 @@ class OpenSessions:
     ) -> None:
         """`delete_files` removes what belongs to a session outside the store."""
         self.store = store
-        self.delete_files: Callable[[str], object] = delete_files or _no_files
+        self.delete_files = delete_files
         self._opener = open_session
         self._max_open, self._max_bytes = max_open, max_bytes
         self._size = 0
@@ -247,7 +243,8 @@ class OpenSessions:
             if not self.has(opened):
                 return False  # somebody else has deleted it
             # The files first: if one cannot be deleted, the session is still there to delete again.
-            await asyncio.to_thread(self.delete_files, session_id)
+            if self.delete_files is not None:
+                await asyncio.to_thread(self.delete_files, session_id)
             self._forget(opened)
             await self._close_session(opened)
             existed = await self.store.delete(session_id)
@@ -336,9 +333,6 @@ class OpenSessions:
         try:
             # What another machine stores is far away, so it is read at once.
             session, stored = await asyncio.gather(open_it(), self._stored_values(session_id))
-            for expired in session.expired_sessions:
-                with suppress(HoldfastError):
-                    await asyncio.to_thread(self.delete_files, expired)
             opened = OpenSession(session_id, session)
             opened.use_stored(stored)
             self._open[session_id] = opened

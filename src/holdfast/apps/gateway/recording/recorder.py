@@ -172,6 +172,7 @@ class Recorder:
             summarizer=self.governor.summarizer,
             compaction=CompactionOptions(queue=self.governor.queue),
             clock=self._clock,
+            delete_files=self.sessions.delete_files,
         )
 
     async def warm_up(self) -> None:
