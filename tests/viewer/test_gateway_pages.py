@@ -103,6 +103,22 @@ async def test_a_change_goes_through_the_session_that_the_gateway_holds(store: M
     assert json.loads(told.text)["changes"][-1]["is_undone"] is True
 
 
+async def test_the_pages_preview_the_compaction_by_the_policy_that_was_chosen_for_the_session(
+    store: MemoryStore,
+) -> None:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    client, app = client_of(store, Access(control_token=TOKEN))
+    async with client:
+        await client.post("/holdfast/v1/sessions/report/settings", json={"policy": "inkeep"}, headers=headers)
+        await sign_in(client, TOKEN)
+        page = (await client.get("/ui/s/report/compact", params={"format": "json"})).json()
+        preview = (await client.post("/holdfast/v1/sessions/report/preview", headers=headers)).json()
+    await close_gateway(app)  # pyright: ignore[reportArgumentType]
+
+    assert (page["start"], page["stop"], page["texts"]) == (preview["start"], preview["stop"], preview["summary"])
+    assert page["texts"][0].startswith("[Summary of the conversation so far")
+
+
 async def test_a_key_sees_the_sessions_of_its_own_namespace_only(store: MemoryStore) -> None:
     await record_conversation(store, "alice/own", turns=1)
     keys = Keys([KeyEntry(name="alice", sha256=key_hash("hf-a"), namespace="alice", control=True)])

@@ -222,8 +222,12 @@ class RecorderEditor:
 
     @asynccontextmanager
     async def session(self, session_id: str) -> AsyncGenerator[Session]:
-        """Hold a session open; the client's next list is then compared with what is left."""
+        """Hold a session open, with the policy that was chosen for it.
+
+        The client's next list is then compared with what is left.
+        """
         async with self._recorder.session(session_id) as opened, opened.lock:
+            await self._recorder.governor.use_policy(opened, opened.choice)
             yield opened.session
             opened.agent_lists.clear()
 
