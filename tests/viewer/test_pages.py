@@ -28,6 +28,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.codec import to_record
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
+from holdfast.stores.base import StoredRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import tool_result_message, user_message
@@ -677,6 +678,60 @@ async def test_only_the_sessions_and_messages_looked_at_last_stay_in_memory(
 
     assert shown[0] == shown[2]
     assert ["question 0" in found[0], "answer 11" in found[1]] == [True, True]
+
+
+class SlowStore(MemoryStore):
+    """A store that reads the log of one session only once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow, self.reached, self.goes_on = "", asyncio.Event(), asyncio.Event()
+
+    async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
+        if session == self.slow:
+            self.reached.set()
+            await self.goes_on.wait()
+        return await super().read(session, start=start, limit=limit)
+
+
+@pytest.fixture
+async def slow_store() -> SlowStore:
+    """A slow store with two sessions."""
+    store = SlowStore()
+    for name in ("long", "other"):
+        async with Session.open(name, store=store) as session:
+            await session.record([user_message(f"hello from {name}")])
+    store.slow = "long"
+    return store
+
+
+async def test_a_page_that_waits_for_a_long_log_is_answered_though_others_are_looked_at(
+    slow_store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_index, "MAX_INDEXES", 1)
+
+    async with visiting(slow_store) as browser:
+        waiting = asyncio.create_task(browser.get("/s/long"))
+        await slow_store.reached.wait()
+        other = await browser.get("/s/other")
+        slow_store.goes_on.set()
+        long = await waiting
+
+    assert (other.status_code, long.status_code) == (200, 200)
+    assert "hello from long" in long.text
+
+
+async def test_a_session_can_be_deleted_while_its_long_log_is_read(slow_store: SlowStore) -> None:
+    async with visiting(slow_store, may_change=True) as browser:
+        token = re.findall(r'name="csrf" value="([^"]+)"', await browser.page("/s/other"))[0]
+        waiting = asyncio.create_task(browser.get("/s/long"))
+        await slow_store.reached.wait()
+        deleted = await browser.client.post("/s/long/do/delete", data={"csrf": token})
+        again = await browser.client.post("/s/long/do/delete", data={"csrf": token})
+        long = await waiting
+
+    assert (deleted.status_code, again.status_code, long.status_code) == (200, 404, 404)
+    assert await slow_store.length("long") == 0
 
 
 async def test_a_file_of_the_pages_is_kept_by_browsers_and_others_are_not_there(browser: Browser) -> None:

@@ -380,11 +380,12 @@ class _Viewer:
         form, action = await form_of(request), str(request.path_params["action"])
         if not is_own_form(visit.reader, form.get("csrf")):
             raise AccessDeniedError(403, "this form is too old, or it was made by another page; open the page again")
-        budget = await visit.pages.last_budget(visit.session_id)
         if action == "delete":
+            await visit.pages.check_exists(visit.session_id)
             await self._editor.delete(visit.session_id)
             await self._indexes.forget(visit.session_id)
             return RedirectResponse(f"{visit.base}/", 303, SECURITY_HEADERS)
+        budget = await visit.pages.last_budget(visit.session_id)
         async with self._editor.session(visit.session_id) as session:
             shown = await apply_change(session, action, form, budget)
         links = SessionLinks(visit.base, shown.removeprefix(visit.pages.prefix))

@@ -629,6 +629,11 @@ class Pages:
         index = await self._open(session)
         return index.requests[-1].budget or None if index.requests else None
 
+    async def check_exists(self, session: str) -> None:
+        """Raise `UnknownSessionError` unless there is such a session, and this reader may see it."""
+        if not session.startswith(self.prefix) or not await self._store.length(session):
+            raise UnknownSessionError(session.removeprefix(self.prefix))
+
     async def _open(
         self, session: str, *, needed_messages: int | None = None, wait_seconds: float | None = None
     ) -> SessionIndex:
@@ -636,8 +641,7 @@ class Pages:
 
         Waits until its log was read, or for `wait_seconds` at most; with `needed_messages`, until so many are known.
         """
-        if not session.startswith(self.prefix) or not await self._store.length(session):
-            raise UnknownSessionError(session.removeprefix(self.prefix))
+        await self.check_exists(session)
         index = await self._indexes.get(session)
         await index.refresh(wait_seconds=wait_seconds, needed_messages=needed_messages)
         while needed_messages is not None and not index.is_complete and index.message_count < needed_messages:

@@ -23,7 +23,7 @@ from holdfast.core.history.session_state import SessionState
 from holdfast.core.history.snapshot import unpack_positions
 from holdfast.core.planning.change_receipt import ChangeReceipt, ContextChange, change_receipts
 from holdfast.counters.models import dollars_of
-from holdfast.errors import MalformedInputError, NotInMemoryError, StoreError
+from holdfast.errors import MalformedInputError, NotInMemoryError, StoreError, UnknownSessionError
 from holdfast.session.log.records import StoredLog
 from holdfast.session.log.sent_body import SentBody, body_positions, is_whole_body, join_body
 from holdfast.session.log.session_snapshot import decode_snapshot
@@ -177,6 +177,8 @@ class SessionIndex:
         self._loaded: OrderedDict[int, LoadedMessage] = OrderedDict()
         self._measured: dict[int, tuple[str, int]] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._refreshes = 0
+        """How many pages wait for it."""
         self._snapshot: tuple[History, array[int]] | None = None
         self.total = 0
         """How many records the log has."""
@@ -316,11 +318,23 @@ class SessionIndex:
 
     # Reading.
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a page waits for what is being read."""
+        return self._refreshes > 0
+
     async def refresh(self, *, wait_seconds: float | None = None, needed_messages: int | None = None) -> None:
         """Read what was added since; return when it is read, or after `wait_seconds`.
 
         If a snapshot knows so many messages, return at once. What is left is read in the background.
         """
+        self._refreshes += 1
+        try:
+            await self._refresh(wait_seconds, needed_messages)
+        finally:
+            self._refreshes -= 1
+
+    async def _refresh(self, wait_seconds: float | None, needed_messages: int | None) -> None:
         total = await self.store.length(self.session)
         if total != self._stored.length:
             first = await self.store.read_at(self.session, [0])
@@ -340,6 +354,8 @@ class SessionIndex:
             wait_seconds = 0  # a long log takes longer than any page would wait
         done, _ = await asyncio.wait([task], timeout=wait_seconds)
         for one in done:
+            if one.cancelled():
+                raise UnknownSessionError(self.session)  # it was deleted
             one.result()
 
     async def _read_values(self, total: int) -> None:
@@ -604,9 +620,11 @@ class SessionIndexes:
         if index is None:
             index = self._indexes[session] = SessionIndex(self.store, session)
         self._indexes.move_to_end(session)
-        if len(self._indexes) > MAX_INDEXES:
-            _, oldest = self._indexes.popitem(last=False)
-            await oldest.close()
+        while len(self._indexes) > MAX_INDEXES:
+            unused = (name for name, one in self._indexes.items() if one is not index and not one.is_awaited)
+            if (oldest := next(unused, None)) is None:
+                break
+            await self._indexes.pop(oldest).close()
         return index
 
     def length_read(self, session: str) -> int:
