@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Session
+from holdfast.apps.mcp import ConversationReader
 from holdfast.core.conversation import repair
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning import receipt
@@ -170,6 +171,11 @@ async def reopen(session: Session) -> None:
         await again.prepare(BUDGET)
 
 
+async def show(session: Session, **arguments: object) -> None:
+    text, is_error = await ConversationReader(session.store).call("show", {"conversation": session.id, **arguments})
+    assert ("question 0" in text, is_error) == (True, False)
+
+
 LONG_TALK = [
     message
     for number in range(1_000)
@@ -186,11 +192,14 @@ OPERATIONS: dict[str, Callable[[Session], Awaitable[object]]] = {
     "fork": lambda session: session.fork("other"),
     "list the artifacts": lambda session: session.artifacts(),
     "list the messages": lambda session: session.messages(),
+    "list the visible messages": lambda session: session.visible_messages(),
     "open": reopen,
     "preview": lambda session: session.preview(),
     "recall": lambda session: session.recall("which worker failed?"),
     "receipts": lambda session: session.receipts(),
     "rewind": lambda session: session.rewind(to=1_500),
+    "show a request over MCP": lambda session: show(session, at=1),
+    "show the context over MCP": show,
     "scrub": lambda session: scrub(session.store, session.id, "failed with", time_ms=session.clock()),
     "switch the model": lambda session: session.switch_model("claude-opus-4-5"),
     "sync": lambda session: session.sync([*LONG_TALK[:1_500], *LONG_TALK]),

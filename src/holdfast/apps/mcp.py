@@ -7,7 +7,7 @@ default, which is the session that Claude Code names in `CLAUDE_CODE_SESSION_ID`
 
 import asyncio
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -16,16 +16,18 @@ from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.json_values import parse_json
 from holdfast.core.conversation.messages import Message, Opaque, Text, Thinking, ToolCall
 from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.conversation.transcript import MessageFormat
+from holdfast.core.history import events as log
 from holdfast.core.recall.passages import message_body
 from holdfast.core.recall.query import ARGUMENT_ALIASES, RECALL_PARAMETERS
 from holdfast.core.schema import is_integer, short_repr
 from holdfast.errors import HoldfastError, SettingsError, UnknownSessionError, imports_of_extra
-from holdfast.session.maintenance.verify import rebuilt_requests
+from holdfast.session.maintenance.verify import rebuilt_messages
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.session.memory.search_tool import MEMORY_SEARCH_DESCRIPTION, MEMORY_SEARCH_PARAMETERS, MemorySearchTool
 from holdfast.session.request import encode_entry
 from holdfast.session.session import Session
-from holdfast.stores.base import SessionInfo, Store, resolve_session_id
+from holdfast.stores.base import JsonRecord, SessionInfo, Store, resolve_session_id
 from holdfast.stores.read_only import ReadOnlyStore
 from holdfast.text import pluralize
 
@@ -219,19 +221,29 @@ def _number_of(arguments: Mapping[str, object], name: str) -> int | None:
 async def _context_text(session: Session) -> str:
     message_format = session.history.message_format
     entries = await session.visible_messages()
-    return _messages_text(session, [encode_entry(entry, message_format) for entry in entries])
+
+    def text() -> str:
+        return _messages_text([encode_entry(entry, message_format) for entry in entries], message_format)
+
+    return await asyncio.to_thread(text)  # the conversation may be long, and a gateway has others to answer
 
 
 async def _request_text(session: Session, number: int) -> str:
-    requests = list(rebuilt_requests(await session.events()))
-    if not 1 <= number <= len(requests):
-        return f"There is no request {number}; there are {len(requests):,}."
-    return _messages_text(session, requests[number - 1].messages)
+    events = await session.events()
+    count = sum(isinstance(event, log.RequestPrepared) for event in events)
+    if not 1 <= number <= count:
+        return f"There is no request {number}; there are {count:,}."
+    message_format = session.history.message_format
+
+    def text() -> str:
+        return _messages_text(rebuilt_messages(events, number - 1) or [], message_format)
+
+    return await asyncio.to_thread(text)
 
 
-def _messages_text(session: Session, natives: "list[Mapping[str, object]]") -> str:
+def _messages_text(natives: Sequence[JsonRecord], message_format: MessageFormat) -> str:
     """Return messages as text, in which no line of theirs passes for one of ours."""
-    decoded = [session.history.message_format.decode(native, at) for at, native in enumerate(natives)]
+    decoded = [message_format.decode(native, at) for at, native in enumerate(natives)]
     blocks = [(message.speaker or message.role, _said_in(message), message.calls) for message in decoded]
     return "\n\n".join(
         "\n".join(

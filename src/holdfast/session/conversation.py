@@ -411,7 +411,9 @@ class Conversation:
     @locked
     async def visible_messages(self, scope: str | OwnScope = OWN_SCOPE) -> list[Entry]:
         """Return the context of an agent, before it is shortened to fit."""
-        return self.history.context(self._log.require_scope(self._resolve_scope(scope))).visible_entries()
+        context = self.history.context(self._log.require_scope(self._resolve_scope(scope)))
+        is_long = context.length > MAX_INLINE_MESSAGES
+        return await record_in_thread(context.visible_entries) if is_long else context.visible_entries()
 
     async def messages(self, *, scope: str | OwnScope = OWN_SCOPE) -> list[Mapping[str, object]]:
         """Return an agent's own messages as they were recorded, compacted ones included, as a client's list holds them.

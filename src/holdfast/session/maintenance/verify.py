@@ -16,7 +16,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.history import History
 from holdfast.errors import MalformedInputError
 from holdfast.session.log.sent_body import TOMBSTONE
-from holdfast.session.request import chain_hash, rebuild_request
+from holdfast.session.request import chain_hash, rebuild_messages, rebuild_request
 from holdfast.wire.formats import format_named
 
 
@@ -55,3 +55,16 @@ def rebuilt_requests(events: list[log.Event]) -> Iterator[RebuiltRequest]:
             number, chain = number + 1, event.chain_hash or chain
         with suppress(MalformedInputError):
             history.append(event)
+
+
+def rebuilt_messages(events: list[log.Event], number: int) -> list[Mapping[str, object]] | None:
+    """Return the messages of one request, counted from 0, without rebuilding those before it; None if there is none."""
+    history = History(format_named)
+    for event in events:
+        if isinstance(event, log.RequestPrepared):
+            if number == 0:
+                return [message for _, message in rebuild_messages(event, history)]
+            number -= 1
+        with suppress(MalformedInputError):
+            history.append(event)
+    return None
