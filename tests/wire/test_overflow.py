@@ -154,6 +154,66 @@ OVERFLOWS = [
     ("The input token count exceeds the maximum number of tokens allowed 1048576.", 1_048_576, None),
     ("The input token count exceeds the maximum number of tokens allowed.", None, None),
     ("token limit exceeded", None, None),
+    (
+        "This endpoint's maximum context length is 262144 tokens. However, you requested about 504212 tokens (472212 "
+        'of text input, 32000 in the output). Please reduce the length of either one, or use the "middle-out" '
+        "transform to compress your prompt automatically.",
+        262_144,
+        504_212,
+    ),
+    (
+        "This model's maximum context length is 4097 tokens, however you requested 4322 tokens (4066 in your prompt; "
+        "256 for the completion). Please reduce your prompt; or completion length.",
+        4_097,
+        4_322,
+    ),
+    (
+        "You passed 98305 input tokens and requested 32768 output tokens. However, the model's context length is only "
+        "131072 tokens, resulting in a maximum input length of 98304 tokens. Please reduce the length of the input "
+        "prompt. (parameter=input_tokens, value=98305)",
+        98_304,
+        None,
+    ),
+    (
+        "Input length (160062 tokens) exceeds the maximum allowed length (59862 tokens). Use a shorter input or enable "
+        "--allow-auto-truncate.",
+        59_862,
+        160_062,
+    ),
+    (
+        "'max_tokens' or 'max_completion_tokens' is too large: 64000. This model's maximum context length is 64001 "
+        "tokens and your request has 64235 input tokens (64000 > 64001 - 64235).",
+        64_001,
+        64_235,
+    ),
+    ("length of prompt_tokens (57535) must be less than max_seq_len (32768).", 32_768, 57_535),
+    ("Requested input length 39818 exceeds maximum input length 32767", 32_767, 39_818),
+    ("Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)", 7_424, 15_028),
+    (
+        "Reached context length of 4096 tokens with model (arch: gpt-oss) that does not currently support "
+        "mid-generation context overflow",
+        4_096,
+        None,
+    ),
+    ("Request body too large for gpt-4o model. Max size: 8000 tokens.", 8_000, None),
+    (
+        "5021: The estimated number of input and maximum output tokens (155740) exceeded this model context window "
+        "limit (128000).",
+        128_000,
+        None,
+    ),
+    ("Total message token length exceed model limit (10000000 tokens).", 10_000_000, None),
+    ("Total message token length exceed model limit", None, None),
+    ("Total tokens of image and text exceed max message tokens. Request id: 0217", None, None),
+    (
+        "The model returned the following errors: Input Tokens Exceeded: Number of input tokens exceeds maximum "
+        "length. Please update the input to try again.",
+        None,
+        None,
+    ),
+    ("too many total text bytes: 29113180 > 25000000", None, None),
+    ("Request payload size exceeds the limit: 20971520 bytes.", None, None),
+    ("Prompt 超长", None, None),
 ]
 
 OUTPUT_CAPS = [
@@ -175,6 +235,46 @@ OUTPUT_CAPS = [
     ),
     ("max_tokens must be at least 1, got -186.", Refusal("output_cap", "")),
     ("Range of max_tokens should be [1, 8192]", Refusal("output_cap", "", 8_192)),
+    ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", Refusal("output_cap", "", 8_192)),
+    (
+        "'max_tokens' or 'max_completion_tokens' is too large: 64000. This model's maximum context length is 64001 "
+        "tokens and your request has 24235 input tokens (64000 > 64001 - 24235).",
+        Refusal("output_cap", "", 64_001, 24_235),
+    ),
+    (
+        "max_completion_tokens is too large: 100000. This model supports at most 65536 completion tokens, whereas you "
+        "provided 100000.",
+        Refusal("output_cap", "", 65_536),
+    ),
+    (
+        "`max_completion_tokens` must be less than or equal to `16384`, the maximum value for `max_completion_tokens` "
+        "is less than the `context_window` for this model",
+        Refusal("output_cap", "", 16_384),
+    ),
+    (
+        "Unable to submit request because it has a maxOutputTokens value of 65536 but the supported range is from 1 "
+        "(inclusive) to 65536 (exclusive). Update the value and try again.",
+        Refusal("output_cap", "", 65_536),
+    ),
+    (
+        "Invalid 'max_tokens': integer above maximum value. Expected a value <= 16384, but got 100000 instead.",
+        Refusal("output_cap", "", 16_384),
+    ),
+    (
+        "The parameter `max_completion_tokens` specified in the request are not valid: integer above maximum value, "
+        "expected a value <= 12288, but got 32000 instead.",
+        Refusal("output_cap", "", 12_288),
+    ),
+    (
+        "The maximum tokens you requested exceeds the model limit of 4096. Try again with a maximum tokens value that "
+        "is lower than 4096.",
+        Refusal("output_cap", "", 4_096),
+    ),
+    (
+        "too many tokens: max tokens must be less than or equal to 4096, the maximum output for this model - received "
+        "8192.",
+        Refusal("output_cap", "", 4_096),
+    ),
 ]
 
 RATE_LIMITS = [
@@ -253,6 +353,8 @@ MALFORMED = [
     '<400> InternalError.Algo.InvalidParameter: An assistant message with "tool_calls" must be followed by tool '
     "messages: message[532].role",
     "advisor_tool_result must have server_tool_use before it",
+    "Invalid request: the message at position 2 with role 'assistant' must not be empty",
+    "Invalid request: tool_call_id  is not found",
 ]
 
 OTHERS = [
@@ -264,6 +366,9 @@ OTHERS = [
     (503, {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}),
     (400, "max_retries must be positive"),
     (400, "The context of your question is unclear"),
+    (400, "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."),
+    (400, "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got 10 instead."),
+    (400, "`max_tokens` must be greater than `thinking.budget_tokens`."),
 ]
 
 
@@ -281,6 +386,10 @@ def test_an_overflow_is_recognized_with_the_numbers_in_its_text(text: str, limit
          "completion)", 3_703),
         ("maximum context length of 64000 tokens. You requested a total of 71897 tokens: 63897 tokens from the input "
          "messages and 8000 tokens for the completion.", 63_897),
+        ("maximum context length is 262144 tokens. However, you requested about 504212 tokens (472212 of text input, "
+         "32000 in the output)", 472_212),
+        ("maximum context length is 4097 tokens, however you requested 4322 tokens (4066 in your prompt; 256 for the "
+         "completion)", 4_066),
         ("prompt is too long: 208310 tokens > 200000 maximum", 208_310),
         ("you requested 10 tokens (20 in the completion)", None),
         ("prompt is too long", None),

@@ -37,9 +37,14 @@ OUTPUT_CAP_PATTERNS = (
     rf"`inputs` tokens \+ `max_new_tokens` must be <= {_L}(?:\. Given: {_S} `inputs` tokens)?",
     r"max_tokens must be at least 1, got -\d+",
     rf"max_tokens: [\d,]+ > {_L}, which is the maximum allowed number of output tokens",
-    rf"max_tokens is too large: [\d,]+\. This model supports at most {_L}",
-    rf"range of max_tokens should be \[1, ?{_L}\]",
-    rf"max_tokens.{{0,40}}(?:too large|exceeds|must be (?:less|at most|<=?))\D*{_L}?",
+    rf"too large: [\d,]+\. This model's maximum context length is {_L} tokens and your request has {_S} input tokens",
+    rf"max_(?:completion_)?tokens is too large: [\d,]+\. This model supports at most {_L}",
+    rf"range of max_tokens (?:should be|is) \[1, ?{_L}\]",
+    rf"maxOutputTokens value of [\d,]+ but the supported range is from 1 \(inclusive\) to {_L} \(exclusive\)",
+    rf"max_\w{{0,20}}tokens\W.{{0,60}}above maximum value.{{0,20}}expected a value <= {_L}",
+    rf"maximum tokens you requested exceeds the model limit of {_L}",
+    rf"max tokens must be less than or equal to {_L}, the maximum output",
+    rf"max_(?:completion_)?tokens.{{0,40}}(?:too large|exceeds|must be (?:less|at most|<=?))\D*{_L}?",
 )
 ALTERNATION_PATTERN = (
     r"must alternate between|roles must alternate|should alternate with|successive user or assistant messages"
@@ -64,10 +69,11 @@ MALFORMED_PATTERNS = (
     r"assistant message prefill|cache_control",
     r"invalid_request_message_order|invalid_function_call",
     r"expected a string, got null",
+    r"with role '\w+' must not be empty|tool_call_id\s+is not found",
 )
 OVERFLOW_PATTERNS = (
     rf"maximum context length is {_L} tokens\. However, your messages resulted in {_S} tokens",
-    rf"maximum context length is {_L} tokens\. However, you requested (?:about )?{_S} tokens",
+    rf"maximum context length is {_L} tokens[.,] However,? you requested (?:about )?{_S} tokens",
     rf"maximum context length is {_L} tokens\. However, your request has {_S} input tokens",
     rf"decoder prompt \(length {_S}\) is longer than the maximum model length of {_L}",
     rf"configured limit of {_L} tokens\. Your messages resulted in {_S} tokens",
@@ -94,6 +100,16 @@ OVERFLOW_PATTERNS = (
     rf"prompt has {_S} tokens?, but the configured context size is {_L}",
     rf"max input tokens: {_L}, request input token count: {_S}",
     rf"range of input length should be \[1, ?{_L}\]",
+    # vLLM stops counting one token after the limit, so the size that it names here is not the size of the prompt.
+    rf"context length is only [\d,]+ tokens, resulting in a maximum input length of {_L} tokens",
+    rf"input length \({_S} tokens\) exceeds the maximum allowed length \({_L} tokens\)",
+    rf"length of prompt_tokens \({_S}\) must be less than max_seq_len \({_L}\)",
+    rf"requested input length {_S} exceeds maximum input length {_L}",
+    rf"cannot truncate prompt with n_keep \({_S}\) >= n_ctx \({_L}\)",
+    rf"reached context length of {_L} tokens",
+    rf"request body too large for .{{0,80}} model\. Max size: {_L} tokens",
+    rf"input and maximum output tokens \([\d,]+\) exceeded this model context window limit \({_L}\)",
+    rf"message token length exceed model limit \({_L} tokens\)",
     rf"exceeds the model's maximum context length of {_L} tokens",
     rf"maximum context length is {_L} tokens",
     r"exceeds? the (?:available )?context (?:size|window|length)|context window exceeds limit",
@@ -104,7 +120,9 @@ OVERFLOW_PATTERNS = (
     r"prompt exceeds max length|longer than the maximum model length",
     r"reduce the length of the messages|input token count exceeds the maximum number of tokens",
     r"tokens to keep from the initial prompt is greater than the context length",
-    r"request_too_large|request exceeds the maximum size",
+    r"request_too_large|request exceeds the maximum size|request payload size exceeds the limit",
+    r"message token length exceed model limit|exceed max message tokens|number of input tokens exceeds maximum length",
+    r"too many total text bytes|prompt\s?超长",
     r"string too long",
 )
 OVERFLOW_CODES = frozenset(
@@ -115,6 +133,7 @@ OVERFLOW_CODES = frozenset(
         "model_context_window_exceeded",
         "request_too_large",
         "string_above_max_length",
+        "tokens_limit_reached",
     }
 )
 
@@ -148,7 +167,7 @@ class Refusal:
     @property
     def input_size(self) -> int | None:
         """The size without the room for the answer, which some providers add to it."""
-        answer = re.search(r"([\d,]{1,16}) (?:tokens for|in) the completion", self.message)
+        answer = re.search(r"([\d,]{1,16}) (?:(?:tokens )?for|in) the (?:completion|output)", self.message)
         size = None if self.size is None else self.size - (_number(answer[1]) or 0 if answer else 0)
         return size if size is None or size > 0 else None
 
