@@ -295,6 +295,8 @@ RATE_LIMITS = [
     (400, "Too many tokens, please wait before trying again."),
     (400, "ThrottlingException: Too many tokens"),
     (400, "Daily token limit exceeded"),
+    (200, {"error": {"message": "Provider returned error", "code": 429}}),
+    (None, "Error code: 429 - {'error': {'message': 'Provider returned error'}}"),
 ]
 
 MALFORMED = [
@@ -410,11 +412,35 @@ def test_an_output_cap_that_does_not_fit_is_not_an_overflow(text: str, expected:
 
 
 @pytest.mark.parametrize(("status", "body"), RATE_LIMITS)
-def test_a_rate_limit_is_not_an_overflow_whatever_its_status(status: int, body: object) -> None:
+def test_a_rate_limit_is_not_an_overflow_whatever_its_status(status: int | None, body: object) -> None:
     found = classify(body, status=status)
 
     assert found is not None
     assert found.kind == "rate_limit"
+
+
+@pytest.mark.parametrize("quote", "`'\"")
+def test_the_name_of_a_tool_in_an_error_says_nothing_about_the_error(quote: str) -> None:
+    unsigned = (
+        f"Function call is missing a thought_signature. Function call {quote}default_api:get_quota{quote}, position 2."
+    )
+    schema = f"Invalid schema for function {quote}check_rate_limit{quote}: object schema missing properties."
+
+    assert classify(unsigned, status=400) == Refusal("malformed", unsigned)
+    assert classify(schema, status=400) == Refusal("other", schema)
+
+
+def test_what_an_error_quotes_of_the_request_says_nothing_about_the_error() -> None:
+    problem = {
+        "type": "extra_forbidden",
+        "loc": ["body", "messages", 2, "user", "note"],
+        "msg": "Extra inputs are not permitted",
+        "input": "It says: prompt is too long: 300 tokens > 200 maximum. Is that a rate limit?",
+    }
+    refused = Refusal("other", "Extra inputs are not permitted")
+
+    assert classify({"detail": [problem]}, status=422) == refused
+    assert classify({"object": "error", "message": {"detail": [problem]}}, status=422) == refused
 
 
 @pytest.mark.parametrize("text", MALFORMED)

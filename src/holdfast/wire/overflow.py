@@ -136,7 +136,9 @@ OVERFLOW_CODES = frozenset(
         "tokens_limit_reached",
     }
 )
-
+RATE_LIMIT_CODES = frozenset({"rate_limit_exceeded", "429"})
+QUOTED_FUNCTION_PATTERN = r"(?i)function (?:call )?(['\"`])[^'\"`]{1,200}\1"
+"""A tool that an error names. What it is called, such as `get_quota`, says nothing about the error."""
 
 RefusalKind: TypeAlias = Literal["overflow", "output_cap", "rate_limit", "malformed", "other"]
 
@@ -185,18 +187,19 @@ def classify(body: object = None, *, status: int | None = None, is_stream: bool 
     message, codes = _message_and_codes(payload, text)
     if not _is_refusal(payload, text, status, codes):
         return None
-    if status == TOO_MANY_REQUESTS or "rate_limit_exceeded" in codes or _search(RATE_LIMIT_PATTERNS, message):
+    said = re.sub(QUOTED_FUNCTION_PATTERN, "function", message)
+    if status == TOO_MANY_REQUESTS or codes & RATE_LIMIT_CODES or _search(RATE_LIMIT_PATTERNS, said):
         return Refusal("rate_limit", message)
-    if found := _search(OUTPUT_CAP_PATTERNS, message):
+    if found := _search(OUTPUT_CAP_PATTERNS, said):
         capped = _refusal_with_numbers("output_cap", message, found)
         # If the input alone is too long, no smaller answer helps; a lower bound was computed from the answer's size.
         is_input_too_long = not capped.is_lower_bound and (capped.size or 0) > (capped.limit or capped.size or 0)
         return replace(capped, kind="overflow") if is_input_too_long else capped
     # A code is more reliable than what the text happens to mention.
     is_coded = bool(codes & OVERFLOW_CODES)
-    if not is_coded and _search(MALFORMED_PATTERNS, message):
+    if not is_coded and _search(MALFORMED_PATTERNS, said):
         return Refusal("malformed", message)
-    if found := _search(OVERFLOW_PATTERNS, message):
+    if found := _search(OVERFLOW_PATTERNS, said):
         return _refusal_with_numbers("overflow", message, found, payload)
     if is_coded or status == PAYLOAD_TOO_LARGE:
         return _refusal_with_numbers("overflow", message, None, payload)
@@ -289,7 +292,7 @@ def _has_error(payload: object) -> bool:
 
 
 def _error_objects(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of an error: itself, its inner error, and the error that a router wraps."""
+    """Yield the objects of an error: itself, its inner errors, and the error that a router wraps."""
     if depth > MAX_ERROR_DEPTH:
         return
     if is_list(value):
@@ -298,7 +301,7 @@ def _error_objects(value: object, depth: int = 0) -> Iterator[Mapping[str, Any]]
     if not is_mapping(value):
         return
     yield value
-    for key in ("error", "response", "metadata"):
+    for key in ("error", "errors", "message", "detail", "response", "metadata"):
         yield from _error_objects(value.get(key), depth + 1)
     raw = value.get("raw")
     if isinstance(raw, str):
@@ -309,11 +312,12 @@ def _message_and_codes(payload: object, text: str) -> tuple[str, frozenset[str]]
     messages: list[str] = []
     codes: set[str] = set()
     for item in _error_objects(payload):
-        messages += [item[key] for key in ("message", "error", "detail") if isinstance(item.get(key), str)]
-        codes.update(item[key] for key in ("code", "type") if isinstance(item.get(key), str))
+        messages += [item[key] for key in ("message", "error", "detail", "msg") if isinstance(item.get(key), str)]
+        codes.update(str(item[key]) for key in ("code", "type") if isinstance(item.get(key), str | int))
     choices = payload.get("choices") if is_mapping(payload) else None
     for choice in filter(is_mapping, [payload, *(choices if is_list(choices) else ())]):
         codes.update(OVERFLOW_CODES & {str(choice.get("finish_reason")), str(choice.get("stop_reason"))})
     if payload is None:
         codes.update(code for code in OVERFLOW_CODES if code in text)
+        codes.update(re.findall(r"^Error code: (\d{3})\b", text))
     return "\n".join(messages) or text, frozenset(codes)
