@@ -216,7 +216,7 @@ async def test_the_errors_of_a_shell_are_clipped_converted_and_found_as_its_outp
 
     assert sizes == dict.fromkeys(sizes, max(sizes.values()))
     assert 0 < max(sizes.values()) < 20_000
-    assert converted.messages[-1]["content"] == "built\nerror: no zebra"
+    assert converted.messages[-1]["content"] == "built\nerror: no zebra\nexit code 2"
     assert "#2 tool shell" in str(found)
     assert "built\nerror: no zebra" in str(found)
 
@@ -503,6 +503,73 @@ def test_items_become_chat_a_run_at_a_time() -> None:
         "a block of type 'web_search_call' was left out",
         "a block of type 'compaction' was left out",
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "output", "told", "is_failed"),
+    [
+        (
+            {"type": "mcp_approval_request", "id": "a", "server_label": "s", "name": "pay", "arguments": "{}"},
+            {"type": "mcp_approval_response", "approval_request_id": "a", "approve": False, "reason": "Too dear."},
+            "not approved: Too dear.",
+            False,
+        ),
+        (
+            {"type": "mcp_approval_request", "id": "a", "server_label": "s", "name": "pay", "arguments": "{}"},
+            {"type": "mcp_approval_response", "approval_request_id": "a", "approve": True},
+            "approved",
+            False,
+        ),
+        (
+            {"type": "shell_call", "call_id": "a", "action": {"commands": ["grep x y", "true", "sleep 9"]}},
+            {
+                "type": "shell_call_output",
+                "call_id": "a",
+                "output": [
+                    {"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 1}},
+                    {"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+                    {"stdout": "", "stderr": "", "outcome": {"type": "timeout"}},
+                ],
+            },
+            "exit code 1\ntimed out",
+            False,
+        ),
+        (
+            {"type": "apply_patch_call", "call_id": "a", "operation": {"type": "delete_file", "path": "p"}},
+            {"type": "apply_patch_call_output", "call_id": "a", "status": "failed"},
+            "failed",
+            True,
+        ),
+        (
+            {"type": "apply_patch_call", "call_id": "a", "operation": {"type": "delete_file", "path": "p"}},
+            {"type": "apply_patch_call_output", "call_id": "a", "status": "failed", "output": "No such file."},
+            "No such file.",
+            True,
+        ),
+        (
+            {"type": "tool_search_call", "call_id": "a", "execution": "client", "arguments": {"query": "mail"}},
+            {"type": "tool_search_output", "call_id": "a", "execution": "client", "tools": [{"name": "send"}]},
+            '[{"name": "send"}]',
+            False,
+        ),
+    ],
+)
+def test_what_an_output_says_besides_its_text_is_carried_over_in_words(
+    call: Any, output: Any, told: str, is_failed: object
+) -> None:
+    items = [user_message("go"), call, output]
+
+    chat = convert(items, source=ITEMS, target="openai-chat")
+    anthropic = convert(items, source=ITEMS, target="anthropic-messages")
+
+    assert chat.messages[-1] == {"role": "tool", "tool_call_id": "a", "content": told}
+    [result] = anthropic.messages[-1]["content"]
+    assert "\n".join(block["text"] for block in blocks_of(result["content"])) == told
+    assert result.get("is_error", False) == is_failed
+
+
+def blocks_of(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def test_images_travel_both_ways() -> None:

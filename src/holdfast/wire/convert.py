@@ -44,7 +44,7 @@ from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping
 from holdfast.wire.media import image_source, pdf_data, unreadable_image
 from holdfast.wire.openai_chat import OpenAIChat, is_chat_media, with_call_ids
 from holdfast.wire.pydantic_ai import PydanticAI
-from holdfast.wire.responses import MEDIA_BLOCK_TYPES, OpenAIResponses
+from holdfast.wire.responses import MEDIA_BLOCK_TYPES, OpenAIResponses, outcome_of
 
 MAX_SYSTEM_DEPTH = 8
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -117,7 +117,9 @@ class Conversion:
         if isinstance(part, ToolCall):
             return self._portable_call(part)
         if isinstance(part, ToolResult):
-            inner = [self._portable_part(item, role) for item in part.content]
+            outcome = outcome_of(part.native)
+            told = (*part.content, Text(outcome, "tool")) if outcome else part.content
+            inner = [self._portable_part(item, role) for item in told]
             # An empty text is a valid result, but not next to other content.
             content: tuple[Content, ...] = tuple(
                 item
@@ -125,7 +127,8 @@ class Conversion:
                 if isinstance(item, Media | Opaque)
                 or (isinstance(item, Text) and not (item.is_blank and len(inner) > 1))
             )
-            return replace(part, content=content, native=None)
+            has_failed = is_mapping(part.native) and part.native.get("status") == "failed"
+            return replace(part, content=content, is_error=part.is_error or has_failed, native=None)
         return part
 
     def _portable_media(self, part: Media) -> Media | Text:

@@ -454,6 +454,24 @@ def _output(kind: str, value: object, place: InputPath) -> tuple[Content, ...]:
     return (Opaque(str(value.get("type")), text, "tool", value, tokens),)
 
 
+def outcome_of(output: object) -> str:
+    """Return in words what an output says in fields besides its text; empty if they say nothing."""
+    item: Mapping[str, Any] = output if is_mapping(output) else {}
+    kind, value = item.get("type"), item.get("output")
+    if kind == "mcp_approval_response":
+        decision = "approved" if item.get("approve") else "not approved"
+        return f"{decision}: {reason}" if isinstance(reason := item.get("reason"), str) and reason else decision
+    if kind == "tool_search_output":
+        return json.dumps(item.get("tools"), ensure_ascii=False)
+    if kind == "apply_patch_call_output":
+        return "" if value or item.get("status") != "failed" else "failed"
+    if kind != "shell_call_output" or not is_list(value):
+        return ""
+    outcomes = [chunk["outcome"] for chunk in value if is_mapping(chunk) and is_mapping(chunk.get("outcome"))]
+    ended = ["timed out" if one.get("type") == "timeout" else f"exit code {one.get('exit_code')}" for one in outcomes]
+    return "\n".join(text for text in ended if text not in {"exit code 0", "exit code None"})
+
+
 def _streams(chunk: Mapping[str, Any]) -> Sequence[str]:
     """Return the fields of a shell's output that are texts; an empty one is only if there is no other."""
     errors = chunk.get("stderr")
