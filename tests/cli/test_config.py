@@ -88,6 +88,22 @@ def test_one_setting_is_explained(home: Path, capsys: Captured) -> None:
     assert json.loads(run(capsys, "config", "max_steps", "--json")[1])["value"] == 50
 
 
+def test_no_key_in_a_list_or_a_table_is_shown(home: Path, capsys: Captured) -> None:
+    home.mkdir()
+    key = "sk-proj-abcdefghijklmnop1234567890"
+    (home / "holdfast.toml").write_text(
+        f"allow = ['curl -H Authorization:Bearer:{key}', 'ls']\n[agents.helper]\ndescription = 'sends {key}'\n"
+    )
+
+    listed, agents = (json.loads(run(capsys, "config", name, "--json")[1]) for name in ("allow", "agents"))
+    shown = run(capsys, "config", "agents")[1].splitlines()[2]
+
+    assert listed["value"] == ["curl -H Authorization:Bearer:sk-[redacted]", "ls"]
+    described = "sends sk-[redacted]; tools read; sees everything; the preset says what the main agent sees of it"
+    assert agents["value"] == {"helper": described}
+    assert shown == f"  helper: {described}  ({home}/holdfast.toml:2)"
+
+
 def test_a_setting_is_kept_and_forgotten(home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TRUST", str(Path.cwd()))
     assert run(capsys, "config", "max_steps", "30") == (0, f"max_steps = 30, saved in {home}/holdfast.toml\n", "")

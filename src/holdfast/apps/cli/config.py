@@ -17,6 +17,7 @@ from holdfast.apps.settings.sources import load_settings
 from holdfast.counters.models import known_models
 from holdfast.errors import SettingsError
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
+from holdfast.redaction import redact_text
 from holdfast.stores.base import Store
 from holdfast.stores.files import is_missing
 
@@ -63,7 +64,7 @@ def _show_one(settings: Settings, row: SettingRow) -> None:
     print(f"{name} = {row.text}\n  from {row.source}" + (f", {row.note}" if row.note else ""))
     if isinstance(row.value, Mapping):
         for inner, table in cast("Mapping[str, object]", row.value).items():
-            print(f"  {inner}: {table}  ({settings.source(f'{name}.{inner}')})")
+            print(f"  {inner}: {redact_text(str(table))}  ({settings.source(f'{name}.{inner}')})")
     print(f"  {declaration.help}\n  expects {declaration.value_type.expects}")
     print(
         f"  other names: {', '.join([*declaration.aliases, *(f'${variable}' for variable in declaration.variables)])}"
@@ -87,9 +88,9 @@ def _row_json(row: SettingRow) -> dict[str, object]:
 def _json_value(value: object, text: str) -> object:
     """Return a value for JSON, without possible secrets."""
     if isinstance(value, Mapping):
-        return {name: str(inner) for name, inner in cast("Mapping[str, object]", value).items()}
+        return {name: redact_text(str(inner)) for name, inner in cast("Mapping[str, object]", value).items()}
     if isinstance(value, tuple):
-        return [str(inner) for inner in cast("tuple[object, ...]", value)]
+        return [redact_text(str(inner)) for inner in cast("tuple[object, ...]", value)]
     if isinstance(value, Path):
         return str(value)
     return text if isinstance(value, str) or not isinstance(value, bool | int | float | None) else value
