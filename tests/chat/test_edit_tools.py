@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.apps.chat.events import ChangeProposed, Consent, ToolCallFinished
+from holdfast.apps.chat.plain_screen import clip_diff
 from holdfast.apps.chat.tools.editing import CHANGE_REFUSED, EditTools, FileChange, describe_change
 from holdfast.apps.chat.tools.files import MAX_FILE_BYTES, FileTools, ToolRefusal
 from holdfast.apps.settings.sources import load_settings
@@ -133,6 +134,32 @@ def test_a_change_shows_the_lines_that_differ_and_three_around_them() -> None:
     assert change.diff.splitlines() == [
         " line 6", " line 7", " line 8", "-line 9", "+nine", " line 10", " line 11", " line 12",
     ]  # fmt: skip
+
+
+def test_a_change_of_line_ends_alone_shows_them() -> None:
+    changes = [
+        describe_change("a", "one\r\ntwo\r\n", "one\r\ntwo\n"),
+        describe_change("a", "one\n", "one"),
+        describe_change("a", "# note\u2028run()\n", "# note\nrun()\n"),
+        describe_change("a", "# note\x0crun()\n", "# note\nrun()\n"),
+        describe_change("a", "one\r\ntwo\r\n", "one\r\n2\r\n"),
+    ]
+
+    assert [(change.removed, change.added, change.diff) for change in changes] == [
+        (1, 1, " one [CRLF]\n-two [CRLF]\n+two [LF]"),
+        (1, 1, "-one [LF]\n+one [no line end]"),
+        (1, 2, "-# note\u2028run()\n+# note\n+run()"),
+        (1, 2, "-# note\x0crun()\n+# note\n+run()"),
+        (1, 1, " one\n-two\n+2"),
+    ]
+
+
+def test_a_diff_says_what_of_it_is_not_shown() -> None:
+    change = describe_change("a", None, f"x = 1{' ' * 500}run()\n" + "pass\n" * 60)
+
+    shown = clip_diff(change.diff).split("\n")
+
+    assert shown == [f"+x = 1{' ' * 394} … 111 more characters", *["+pass"] * 59, "… 1 more lines"]
 
 
 async def test_in_a_chat_the_diff_is_shown_and_a_refusal_is_no_success(tmp_path: Path, served: Served) -> None:

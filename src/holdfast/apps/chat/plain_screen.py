@@ -75,8 +75,14 @@ def clip_diff(diff: str) -> str:
     """Return as many lines of a diff as fit a screen."""
     lines = diff.split("\n")
     more = [f"… {len(lines) - MAX_DIFF_LINES_SHOWN:,} more lines"] if len(lines) > MAX_DIFF_LINES_SHOWN else []
-    shown = (replace_control_characters(line[:MAX_DIFF_LINE_SHOWN_CHARS]) for line in lines[:MAX_DIFF_LINES_SHOWN])
-    return "\n".join([*shown, *more])
+    return "\n".join([*map(_clip_diff_line, lines[:MAX_DIFF_LINES_SHOWN]), *more])
+
+
+def _clip_diff_line(line: str) -> str:
+    """Return the beginning of a line; what is left out is named, because the user agrees to it, too."""
+    rest = len(line) - MAX_DIFF_LINE_SHOWN_CHARS
+    shown = replace_control_characters(line[:MAX_DIFF_LINE_SHOWN_CHARS])
+    return f"{shown} … {rest:,} more characters" if rest > 0 else shown
 
 
 def align_columns(table: CommandTable) -> str:

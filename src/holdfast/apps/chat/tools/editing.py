@@ -27,6 +27,7 @@ UNCHANGED_FOLDERS = frozenset({".git", ".hg", ".svn"})
 ALWAYS_ASKED_REASON = "it may configure Holdfast or hold secrets, so you are asked each time"
 CONTEXT_LINES = 3
 _LINE_END = re.compile(r"\r?\n")
+LINE_END_NAMES = {"\n": "LF", "\r\n": "CRLF", "\r": "CR", "": "no line end"}
 CHANGE_REFUSED = "the user did not allow this change; do without it, or ask what to do instead"
 
 
@@ -136,16 +137,33 @@ class EditTools:
 
 
 def describe_change(path: str, before: str | None, after: str) -> FileChange:
-    """Return a change with the lines that differ, and some lines around them."""
-    old, new = (before or "").splitlines(), after.splitlines()
+    """Return a change with the lines that differ, and some lines around them; their ends, if only these differ."""
+    old, new = _lines_with_ends(before or ""), _lines_with_ends(after)
     head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
     rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
     tail = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], rest))
     removed, added = old[head : len(old) - tail], new[head : len(new) - tail]
     around = old[max(0, head - CONTEXT_LINES) : head], old[len(old) - tail :][:CONTEXT_LINES]
     signed = ((" ", around[0]), ("-", removed), ("+", added), (" ", around[1]))
-    diff = "\n".join(f"{sign}{line}" for sign, lines in signed for line in lines)
+    is_about_ends = [*map(_without_end, removed)] == [*map(_without_end, added)]
+    shown = _with_named_end if is_about_ends else _without_end
+    diff = "\n".join(f"{sign}{shown(line)}" for sign, lines in signed for line in lines)
     return FileChange(path, len(added), len(removed), diff, is_new=before is None)
+
+
+def _lines_with_ends(text: str) -> list[str]:
+    """Return the lines of a text. Only a line feed ends one: other programs ignore what else `splitlines` splits at."""
+    *ended, rest = text.split("\n")
+    return [f"{line}\n" for line in ended] + ([rest] if rest else [])
+
+
+def _without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def _with_named_end(line: str) -> str:
+    bare = _without_end(line)
+    return f"{bare} [{LINE_END_NAMES[line.removeprefix(bare)]}]"
 
 
 def _replace_text(text: str, old: str, new: str) -> tuple[int, str]:
