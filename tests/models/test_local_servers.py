@@ -87,7 +87,16 @@ def test_a_server_that_does_not_run_offers_nothing_and_an_address_that_is_none_i
         ("", "http://127.0.0.1:11434/v1"),
         ("0.0.0.0", "http://127.0.0.1:11434/v1"),  # noqa: S104 - where it listens
         ("box:9000", "http://box:9000/v1"),
-        ("https://box", "https://box:11434/v1"),
+        ("box", "http://box:11434/v1"),
+        (":9000", "http://127.0.0.1:9000/v1"),
+        ("'box'", "http://box:11434/v1"),
+        # With a scheme, Ollama takes the port of the scheme: getOllamaHost in its envconfig/config.go.
+        ("https://box", "https://box/v1"),
+        ("http://box:9000/", "http://box:9000/v1"),
+        ("https://box/ollama/", "https://box/ollama/v1"),
+        ("::1", "http://[::1]:11434/v1"),
+        ("[::1]", "http://[::1]:11434/v1"),
+        ("[::]:9000", "http://127.0.0.1:9000/v1"),
     ],
 )
 def test_the_address_of_ollama_is_its_usual_one_unless_a_variable_says_otherwise(host: str, url: str) -> None:

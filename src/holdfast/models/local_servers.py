@@ -9,8 +9,12 @@ import os
 from collections.abc import Mapping
 from typing import cast
 
+from holdfast.text import lazy_pattern
+
 OLLAMA_PREFIX = "ollama:"
-OLLAMA_ADDRESS = "127.0.0.1:11434"
+OLLAMA_PORT, LOOPBACK_ADDRESS = 11434, "127.0.0.1"
+_EVERY_ADDRESS = frozenset({"", "0.0.0.0", "[::]"})  # noqa: S104 - where it listens, not where it is reached
+_HOST_AND_PORT = lazy_pattern(r"(?P<host>\[[^\]]*\]|[^:]*)(?P<port>:[0-9]+)?")
 OLLAMA_WINDOW = 4_096
 PROBE_SECONDS = 0.5
 LISTING_SECONDS = 10.0
@@ -18,12 +22,18 @@ MAX_LISTING_BYTES = 4_000_000
 
 
 def ollama_url(environ: Mapping[str, str]) -> str:
-    """Return the address of Ollama's OpenAI-compatible API; `OLLAMA_HOST` may name another host or port."""
-    host = environ.get("OLLAMA_HOST", "").strip() or OLLAMA_ADDRESS
-    address = host if "://" in host else f"http://{host}"
-    scheme, _, rest = address.rstrip("/").partition("://")
-    bare = rest.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - where it listens, not where it is reached
-    return f"{scheme}://{bare if ':' in bare else f'{bare}:11434'}/v1"
+    """Return the address of Ollama's OpenAI-compatible API; `OLLAMA_HOST` is read as Ollama reads it.
+
+    With a scheme, the port is that of the scheme, as behind a proxy; without one, it is Ollama's own.
+    """
+    address = environ.get("OLLAMA_HOST", "").strip(" \t\r\n\"'")
+    scheme, has_scheme, rest = address.rpartition("://")
+    place, _, path = rest.partition("/")
+    found = _HOST_AND_PORT.fullmatch(place)
+    host, port = (found["host"], found["port"]) if found else (f"[{place}]", None)
+    host = LOOPBACK_ADDRESS if host in _EVERY_ADDRESS else host
+    port = port or ("" if has_scheme else f":{OLLAMA_PORT}")
+    return f"{scheme or 'http'}://{host}{port}/{path}".rstrip("/") + "/v1"
 
 
 def ollama_window(environ: Mapping[str, str]) -> int:
