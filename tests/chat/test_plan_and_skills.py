@@ -1,5 +1,6 @@
 """The plan, the list of tasks and the skills of a conversation, which every compaction keeps."""
 
+import os
 from pathlib import Path
 
 from holdfast.apps.chat.tools.files import ToolRefusal
@@ -125,6 +126,37 @@ def test_a_skill_whose_front_matter_does_not_end_is_all_instructions(tmp_path: P
     assert [(skill.name, skill.description, skill.read()) for skill in found.values()] == [
         ("review", "---", "---\nname: other\nTwice.")
     ]
+
+
+def test_a_description_of_several_lines_is_read_whole_and_nested_fields_are_others(tmp_path: Path) -> None:
+    texts = {
+        "bom": "\ufeff---\nname: bom\ndescription: saved by another editor\n---\nLook.",
+        "folded": "---\nname: folded\ndescription: >-\n  Read the diff\n\n  twice.\nlicense: MIT\n---\nLook.",
+        "long": '---\nname: long\ndescription: "Read the diff\n  twice: slowly."\n---\nLook.',
+        "nested": "---\nname: nested\n# comment\ndescription: ours\nmetadata:\n  name: a\n  description: b\n---\nLook.",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SKILL.md").write_text(text, encoding="utf-8")
+
+    found = find_skills([tmp_path])
+
+    assert [(name, skill.description, skill.read()) for name, skill in found.items()] == [
+        ("bom", "saved by another editor", "Look."),
+        ("folded", "Read the diff twice.", "Look."),
+        ("long", "Read the diff twice: slowly.", "Look."),
+        ("nested", "ours", "Look."),
+    ]
+
+
+def test_a_skill_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "a" / "SKILL.md").mkdir(parents=True)
+    for name in ("b", "c"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "b" / "SKILL.md")
+    (tmp_path / "c" / "SKILL.md").write_text("Look.")
+
+    assert list(find_skills([tmp_path])) == ["c"]
 
 
 def test_no_more_skills_are_offered_than_a_prompt_has_room_for(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ these two are always in the context. Which skills were used is state of the sess
 has skills of its own only if the user trusts it: they are instructions.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ MAX_SKILLS = 100
 MAX_SKILL_CHARS = 60_000
 MAX_SKILL_DESCRIPTION_CHARS = 300
 FRONT_MATTER = "---"
+_BLOCK_MARK = re.compile(r"[>|][0-9+-]{0,2}")
+"""What YAML writes for a text that begins on the next line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Skill:
 
     def read(self) -> str:
         """Return its instructions."""
-        return _split_front_matter(self.path.read_text("utf-8", errors="replace")[:MAX_SKILL_CHARS])[1].strip()
+        return _split_front_matter(_read_skill(self.path))[1].strip()
 
 
 def skill_folders(settings: Settings) -> list[Path]:
@@ -56,17 +59,26 @@ def find_skills(folders: Sequence[Path]) -> dict[str, Skill]:
 
 
 def _skills_in(folder: Path) -> Iterator[Skill]:
+    for path in _skill_files(folder):
+        try:
+            fields, body = _split_front_matter(_read_skill(path))
+        except OSError:
+            continue  # the others are there nevertheless
+        first = next((line.lstrip("# ").strip() for line in body.splitlines() if line.strip()), "")
+        name = neutralize(fields.get("name") or path.parent.name, "name")
+        yield Skill(name, neutralize(fields.get("description") or first, "item")[:MAX_SKILL_DESCRIPTION_CHARS], path)
+
+
+def _skill_files(folder: Path) -> Sequence[Path]:
+    """Return the files of the skills in a folder; a pipe of that name would never end."""
     try:
-        files = sorted(folder.glob(f"*/{SKILL_FILE}"))
-        for path in files:
-            fields, body = _split_front_matter(path.read_text("utf-8", errors="replace")[:MAX_SKILL_CHARS])
-            first = next((line.lstrip("# ").strip() for line in body.splitlines() if line.strip()), "")
-            name = neutralize(fields.get("name") or path.parent.name, "name")
-            yield Skill(
-                name, neutralize(fields.get("description") or first, "item")[:MAX_SKILL_DESCRIPTION_CHARS], path
-            )
+        return sorted(path for path in folder.glob(f"*/{SKILL_FILE}") if path.is_file())
     except OSError:
-        return
+        return []
+
+
+def _read_skill(path: Path) -> str:
+    return path.read_text("utf-8", errors="replace").removeprefix("\ufeff")[:MAX_SKILL_CHARS]
 
 
 def _split_front_matter(text: str) -> tuple[dict[str, str], str]:
@@ -77,8 +89,21 @@ def _split_front_matter(text: str) -> tuple[dict[str, str], str]:
     end = next((number for number, line in enumerate(lines[1:], start=1) if line.strip() == FRONT_MATTER), None)
     if end is None:
         return {}, text
-    pairs = (line.partition(":") for line in lines[1:end] if ":" in line)
-    return {key.strip().lower(): value.strip().strip("\"'") for key, _, value in pairs}, "\n".join(lines[end + 1 :])
+    return _fields_of(lines[1:end]), "\n".join(lines[end + 1 :])
+
+
+def _fields_of(lines: Sequence[str]) -> dict[str, str]:
+    """Return the fields of a front matter by name. A line that is indented continues the field above it."""
+    parts: dict[str, list[str]] = {}
+    key = ""
+    for line in lines:
+        if not line[:1].isspace() and ":" in line:
+            name, _, value = line.partition(":")
+            key = name.strip().lower()
+            parts[key] = [] if _BLOCK_MARK.fullmatch(value.strip()) else [value.strip()]
+        elif key and not line.startswith("#"):
+            parts[key].append(line.strip())
+    return {name: " ".join(filter(None, words)).strip("\"'") for name, words in parts.items()}
 
 
 class SkillTool:
