@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.exceptions import UserError
 
 from holdfast.apps.chat.chat import Chat, describe_failure
 from holdfast.apps.chat.events import ChatNotice
 from holdfast.apps.chat.main import _describe_resuming, program_name
 from holdfast.apps.settings.sources import load_settings
 from holdfast.counters.models import budget_for, describe_unknown_model
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import ModelAccessError, StoreUnavailableError
 from holdfast.models.open import open_summarizer, parse_endpoint
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
@@ -58,6 +59,26 @@ def test_the_key_of_an_endpoint_is_read_from_a_variable_that_names_its_host(url:
 
     assert endpoint is not None
     assert (endpoint.url, endpoint.name, endpoint.key_variable) == (url, "m", variable)
+
+
+def test_a_provider_whose_key_may_be_in_several_variables_gets_no_two_different_advices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    unset = UserError("Set the `GOOGLE_API_KEY` environment variable or pass it via `GoogleProvider(api_key=...)`")
+    refused = ModelAccessError("gemini-3.1-pro", "API key not valid")
+
+    told = [describe_failure(unset, "google:gemini-3.1-pro"), describe_failure(refused, "google:gemini-3.1-pro")]
+    monkeypatch.setenv("GOOGLE_API_KEY", "wrong")
+    told.append(describe_failure(refused, "google:gemini-3.1-pro"))
+
+    check = "gemini-3.1-pro: API key not valid; check the API key, and that it may use this model"
+    assert told == [
+        "google:gemini-3.1-pro: there is no API key for it; set the environment variable GOOGLE_API_KEY",
+        f"{check} (it is read from $GEMINI_API_KEY or $GOOGLE_API_KEY)",
+        f"{check} (it is read from $GOOGLE_API_KEY)",
+    ]
 
 
 async def test_an_endpoint_gets_its_key_and_no_other_host_does(

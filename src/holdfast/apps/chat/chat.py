@@ -6,6 +6,7 @@ and in a test. A new conversation starts with the context board of its repositor
 
 import asyncio
 import gc
+import os
 import re
 import secrets
 import shlex
@@ -56,7 +57,7 @@ from holdfast.apps.settings.build import (
     request_budget,
     update_session_settings,
 )
-from holdfast.apps.settings.models import bare_model_name, configured_model, key_variable, unknown_model_notice
+from holdfast.apps.settings.models import bare_model_name, configured_model, key_variables, unknown_model_notice
 from holdfast.apps.settings.settings import Settings
 from holdfast.core.conversation.messages import user
 from holdfast.core.conversation.tokens import TokenCount
@@ -813,6 +814,7 @@ def describe_failure(error: Exception, model: str) -> str:
     ):
         return f"an MCP server failed: {redact_text(str(error))}; check [mcp] in the settings, or remove the server"
     known = as_model_error(bare_model_name(model), error)
-    if isinstance(known, ModelAccessError) and (variable := key_variable(model)) and variable not in str(known):
-        return f"{known} (it is read from ${variable})"
-    return str(known)
+    variables = key_variables(model, os.environ) if isinstance(known, ModelAccessError) else ()
+    if not variables or any(variable in str(known) for variable in variables):
+        return str(known)
+    return f"{known} (it is read from ${' or $'.join(variables)})"

@@ -73,11 +73,12 @@ def missing_key(model: str, environ: Mapping[str, str]) -> str | None:
     return None if any(environ.get(variable) for variable in variables) or not variables else variables[0]
 
 
-def key_variable(model: str) -> str | None:
-    """Return the environment variable with the API key of a model; None if it is not known."""
+def key_variables(model: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that may hold the API key of a model: those that are set, else all; empty if unknown."""
     if (endpoint := parse_endpoint(model)) is not None:
-        return endpoint.key_variable
-    return next(iter(PROVIDER_KEYS.get(provider_of(model), ())), None)
+        return (endpoint.key_variable,)
+    variables = PROVIDER_KEYS.get(provider_of(model), ())
+    return tuple(variable for variable in variables if environ.get(variable)) or variables
 
 
 def unknown_model_notice(settings: Settings) -> str | None:
