@@ -220,6 +220,37 @@ def test_no_provider_is_reached_and_no_account_is_needed_to_be_told_so(env: dict
     assert "Traceback" not in done.stderr
 
 
+def test_a_named_variable_has_the_key_also_of_an_endpoint_that_the_model_names(
+    served: Served, env: dict[str, str], folder: Path
+) -> None:
+    code, _, _ = ran(served, {**env, "OURS": "the-key"}, folder, "-p", "hello", "--key-env", "OURS")
+
+    assert (code, [request.headers["authorization"] for request in served.requests]) == (0, ["Bearer the-key"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--key-env", "NOT_SET"], "--key-env: the variable NOT_SET is not set"),
+        (["--key-env", ""], "--key-env: is empty; give the name of a variable"),
+        (
+            ["--model", "openai:gpt-5", "--key-env", "OURS"],
+            "--key-env: is the key of an endpoint, and openai:gpt-5 is none; name one with --base-url",
+        ),
+        (["--base-url", ""], "--base-url: '' is not an address; it begins with http:// or https://"),
+    ],
+)
+def test_an_endpoint_or_a_key_that_is_not_there_is_refused_and_nothing_is_sent(
+    arguments: list[str], problem: str, served: Served, env: dict[str, str], folder: Path
+) -> None:
+    assert ran(served, {**env, "OURS": "the-key"}, folder, "-p", "hello", *arguments) == (
+        2,
+        "",
+        f"holdfast: {problem}\n",
+    )
+    assert served.prompts == []
+
+
 @pytest.mark.parametrize(("flag", "value"), [("--budget", "abc"), ("--tools", "reed")])
 def test_a_wrong_value_of_a_flag_ends_the_program_and_nothing_is_sent(
     served: Served, env: dict[str, str], folder: Path, flag: str, value: str

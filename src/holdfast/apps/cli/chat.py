@@ -2,10 +2,14 @@
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from holdfast.apps.cli.config import settings_for
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
+
+if TYPE_CHECKING:
+    from holdfast.models.open import ModelEndpoint
 
 RESUME_NEWEST = True
 """The value of `--resume` without an id."""
@@ -33,13 +37,21 @@ async def run_chat_command(args: argparse.Namespace, store: Store) -> int:
         is_resumed=args.resume is RESUME_NEWEST,
         attached=tuple(args.attach),
     )
-    if args.base_url:
+    if args.base_url is not None:
         args.model = endpoint_model(args.base_url, args.model, args.key_env)
     settings = settings_for(args, is_tolerant=True)
     for problem in settings.problems:
         # The chat reports an error in a file and starts; an error in a flag or a variable ends the program.
         if (problem.where or problem.setting).startswith(("-", "$")):
             raise problem
+    if args.key_env is not None and args.base_url is None:
+        from holdfast.models.open import parse_endpoint  # noqa: PLC0415 - for this option only
+
+        endpoint = parse_endpoint(settings.model)
+        if endpoint is None:
+            problem = f"is the key of an endpoint, and {settings.model} is none; name one with --base-url"
+            raise SettingsError("--key-env", problem)
+        give_key(endpoint, args.key_env)
     return await run_chat(settings, options)
 
 
@@ -51,11 +63,8 @@ def endpoint_model(base_url: str, model: str | None, key_variable: str | None) -
     if not base_url.startswith(("http://", "https://")) or "#" in base_url:
         raise SettingsError("--base-url", f"{base_url!r:.200} is not an address; it begins with http:// or https://")
     endpoint = ModelEndpoint(base_url.rstrip("/"), model or "")
-    if key_variable:
-        key = os.environ.get(key_variable)
-        if not key:
-            raise SettingsError("--key-env", f"the variable {key_variable} is not set")
-        os.environ[endpoint.key_variable] = key
+    if key_variable is not None:
+        give_key(endpoint, key_variable)
     if model:
         return f"{endpoint.url}#{model}"
     try:
@@ -68,6 +77,15 @@ def endpoint_model(base_url: str, model: str | None, key_variable: str | None) -
     if len(names) != 1:
         raise SettingsError("--model", f"which of its models? {', '.join(names[:20]) or 'it lists none'}")
     return f"{endpoint.url}#{names[0]}"
+
+
+def give_key(endpoint: "ModelEndpoint", variable: str) -> None:
+    """Give an endpoint the key in an environment variable."""
+    key = os.environ.get(variable)
+    if not key:
+        problem = f"the variable {variable} is not set" if variable else "is empty; give the name of a variable"
+        raise SettingsError("--key-env", problem)
+    os.environ[endpoint.key_variable] = key
 
 
 def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
