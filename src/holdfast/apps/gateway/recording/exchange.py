@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from http import HTTPStatus
 from time import monotonic
 from typing import Literal, Protocol, TypeAlias
@@ -29,6 +30,8 @@ from holdfast.wire.usage import read_usage, usage_if_readable
 
 Ending: TypeAlias = Literal["complete", "cut", "client_left", "refused"]
 """How an answer ended: whole; cut by the upstream; left by the client; refused with an error."""
+COMPACTION_PATH = "/responses/compact"
+"""How the path ends of a request for a compaction by OpenAI, with which its client's list will begin."""
 MAX_ANSWER_BYTES = 64 * 2**20
 """How much of an answer is kept to be recorded; a longer one is recorded as cut."""
 MAX_INLINE_ANSWER_BYTES = 1 << 18
@@ -78,7 +81,10 @@ def read_request(request: ClientRequest, before: ClientBody | None) -> ReadReque
     try:
         body = read_body(request.wire, request.body, before)
         signals = read_signals(request.session_in_path, request.headers, body)
-        if not body.slices or not body.message(len(body.slices) - 1):
+        if request.path.partition("?")[0].endswith(COMPACTION_PATH):
+            signals = replace(signals, purpose="summary")
+        is_at_provider = signals.response_id and signals.purpose  # it compacts what the provider keeps
+        if not is_at_provider and (not body.slices or not body.message(len(body.slices) - 1)):
             return None
     except ValueError:
         return None

@@ -7,7 +7,7 @@ said tells which conversation a list without a name continues.
 import hashlib
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,11 +20,13 @@ from holdfast.apps.gateway.recording.identity import (
     UNNAMED_PREFIX,
     Chain,
     Newest,
+    compaction_hash,
     encoded_session_id,
     is_prompt,
     is_unnamed_session,
     name_outside_body,
     orders_a_summary,
+    provider_compactions,
     response_hash,
     session_id_for,
     side_purpose_of_words,
@@ -175,6 +177,10 @@ class ConversationFinder:
         if signals.response_id:
             found = await self._sessions.index.sessions_with([response_hash(request.namespace, signals.response_id)])
             session_id = found[1][-1] if found else self._new_id(request)
+            if signals.purpose:
+                return Place(
+                    reading, await held.open(session_id), side_call=signals.purpose, chain=Chain(reading.start)
+                )
             return Place(reading, await held.open_locked(session_id), is_continuation=True)
         return await self._unnamed_place(reading, held)
 
@@ -215,7 +221,7 @@ class ConversationFinder:
                 if reading.signals.purpose or not is_new:
                     return Place(reading, opened)
                 await held.release()
-        elif session_id := self._session_with_summary(reading):
+        elif session_id := await self._session_compacted(reading, is_candidate):
             return Place(reading, await held.open_locked(session_id))
         elif chain.answer_hashes() and (place := await self._resumed_elsewhere(reading, held)):
             return place
@@ -371,6 +377,28 @@ class ConversationFinder:
             if agent_list and (same := agent_list.count_same(body)) > best:
                 best, nearest = same, agent_list
         return nearest.read(body) if nearest else ClientList.read(body, Chain(reading.start))
+
+    async def _session_compacted(self, reading: ReadRequest, is_candidate: Callable[[str], bool]) -> str | None:
+        """Return the session whose compaction, made by its client or by its provider, is in a list."""
+        if session_id := self._session_with_summary(reading):
+            return session_id
+        compactions = reversed(provider_compactions(reading.body.messages()))
+        hashes = [compaction_hash(reading.request.namespace, name) for name, _ in compactions]
+        found = await self._sessions.index.sessions_with(hashes, is_candidate)
+        return found[1][-1] if found else None
+
+    async def provider_summary(self, reading: ReadRequest, session_id: str, first: int) -> str | None:
+        """Return the summary of a compaction by the provider that a session and a list have, from an index on."""
+        for name, summary in reversed(provider_compactions(reading.body.messages(first))):
+            known = [compaction_hash(reading.request.namespace, name)]
+            if await self._sessions.index.sessions_with(known, lambda one: one == session_id):
+                return summary
+        return None
+
+    async def note_compactions(self, request: ClientRequest, session_id: str, answer: Answer) -> None:
+        """Remember durably the compactions that a provider has made: its client's list may begin with them."""
+        for name, _ in provider_compactions(answer.messages):
+            await self._sessions.index.add(compaction_hash(request.namespace, name), session_id)
 
     def _session_with_summary(self, reading: ReadRequest) -> str | None:
         """Return the session whose summary, written for a compaction of its client, is in a list."""

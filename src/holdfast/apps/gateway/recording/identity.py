@@ -29,7 +29,8 @@ from holdfast.dataclass import dataclass
 from holdfast.stores.base import Store, session_value_key
 from holdfast.wire.answers import JsonMapping, Wire, read_answer
 from holdfast.wire.formats import canonical_message
-from holdfast.wire.json_reader import is_list, is_mapping
+from holdfast.wire.json_reader import is_list, is_mapping, objects_in
+from holdfast.wire.responses import COMPACTION_ITEM_TYPES
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -70,6 +71,7 @@ _SUMMARY_ORDER = re.compile(
 )
 _PAST = re.compile(r"\b(conversation|chat|history|context|session|so far|handoff|transcript)\b|snapshot", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.\n]")
+_SEALED_SUMMARY = "[The provider has compacted what came before. Only the provider can read its summary.]"
 _CLIENT_ITEMS = frozenset({"item_reference", "mcp_approval_response", "compaction_trigger"})
 """Items of Responses without a role that clients write, beside the outputs of calls."""
 _FORMATS: Mapping[Wire, str] = {
@@ -377,6 +379,28 @@ def is_from_model(wire: Wire, native: JsonMapping) -> bool:
     if wire == "openai-responses" and role is None:
         return isinstance(kind, str) and not kind.endswith("_output") and kind not in _CLIENT_ITEMS
     return role in ("assistant", "model")
+
+
+def provider_compactions(natives: Iterable[JsonMapping]) -> list[tuple[str, str]]:
+    """Return what identifies each compaction of a list that a provider has made, and its summary as far as it is known.
+
+    Clients of OpenAI Responses and of Anthropic may then leave out everything that came before.
+    """
+    found: list[tuple[str, str]] = []
+    for native in natives:
+        pieces = [native] if native.get("type") in COMPACTION_ITEM_TYPES else objects_in(native.get("content"))
+        for piece in pieces:
+            text, sealed = piece.get("content"), piece.get("encrypted_content")
+            if piece.get("type") not in COMPACTION_ITEM_TYPES:
+                continue
+            if isinstance(name := sealed or text, str) and name:
+                found.append((name, text if isinstance(text, str) and text else _SEALED_SUMMARY))
+    return found
+
+
+def compaction_hash(namespace: str, name: str) -> bytes:
+    """Return the hash that stands for a compaction that a provider has made."""
+    return response_hash(namespace, f"compaction\0{name}")
 
 
 def is_prompt(native: JsonMapping) -> bool:

@@ -40,6 +40,7 @@ from holdfast.apps.gateway.recording.identity import (
     is_optional,
     joined_contents,
     orders_a_summary,
+    provider_compactions,
     reasoning_key,
     response_hash,
     side_purpose_of_words,
@@ -403,6 +404,8 @@ class Recorder:
             return _Happened(summary=found)
         if signals.has_compacted or (signals.window and opened.window not in {None, signals.window}):
             return _Happened(summary=summaries[-1] if summaries else text)
+        if found := await self._finder.provider_summary(reading, opened.id, shared.first):
+            return _Happened(summary=found)
         if await self._adds_an_order(opened, agent_list, listed):
             return _Happened(side_call="summary")
         return _Happened(side_call="other" if agent_list.in_flight and len(chain.hashes) > shared.length else None)
@@ -603,6 +606,7 @@ class Recorder:
             else:
                 for answer_hash in (*await self._hashes_of_forms(sink, answer), last_hash):
                     await self.sessions.index.add(answer_hash, opened.id)
+            await self._finder.note_compactions(sink.reading.request, opened.id, answer)
             await self._index_response(sink, answer)
 
     async def _hashes_of_forms(self, sink: "_AgentSink", answer: Answer) -> list[bytes]:
@@ -699,6 +703,11 @@ class Recorder:
     async def record_side_call(self, sink: "_SideSink", answer: Answer) -> None:
         """Record the answer of a side call."""
         opened, wire = sink.opened, sink.reading.request.wire
+        if compactions := provider_compactions(answer.messages):
+            # Beside it are the prompts that stay, which are no summary.
+            summary = {"role": "assistant", "content": compactions[-1][1]}
+            await record_side_answer(opened.session, replace(answer, messages=[summary]), sink.purpose)
+            return await self._finder.note_compactions(sink.reading.request, opened.id, answer)
         await record_side_answer(opened.session, answer, sink.purpose)
         text = answer_text(answer)
         if sink.purpose == "summary" and text:
