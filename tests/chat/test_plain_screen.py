@@ -84,6 +84,12 @@ def test_what_a_model_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "\ufffd]0;title\ufffd\ufffd[2Jgone\ufffd31m\ufffd"
 
 
+def test_the_name_of_a_tool_that_a_model_invents_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    PlainScreen().show(ToolCallStarted("c1", "\x1b]0;title\x07look\x9b\u202e\nerror: none", '{"a": 1}'))
+
+    assert capsys.readouterr().err == '· \ufffd]0;title\ufffdlook\ufffd\ufffd error: none {"a": 1}\n'
+
+
 @pytest.mark.seed("C-50")
 def test_a_compaction_is_told_in_a_pipe_and_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
     compacted = ConversationCompacted(12_000, 3_400, 22, "served")

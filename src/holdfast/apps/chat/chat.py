@@ -193,7 +193,7 @@ class TurnProgress:
             case ThinkingDelta():
                 self._phase = "thinking"
             case ToolCallStarted(tool=tool):
-                self._phase = f"running {tool}"
+                self._phase = f"running {preview_line(tool)}"
             case ToolCallFinished():
                 self._phase, self._written_chars = "", 0
             case _:

@@ -175,7 +175,7 @@ class PlainScreen:
             case TurnEnded():
                 self._end_line()
             case ToolCallStarted(tool=tool, arguments=arguments):
-                self._write_stderr(f"· {tool} {preview_line(arguments)}")
+                self._write_stderr(f"· {preview_line(tool)} {preview_line(arguments)}")
             case ToolCallFinished(result=result, is_error=is_error):
                 self._write_stderr(f"  {'failed: ' if is_error else ''}{preview_line(result)}")
             case ChangeProposed() | ConversationCompacted():

@@ -200,7 +200,7 @@ class TerminalScreen:
         match event:
             case ToolCallStarted(tool=tool, arguments=arguments):
                 self._open_calls.append(event.id)
-                self._print(f"⚙ {tool} {preview_line(arguments)}", "cyan")
+                self._print(f"⚙ {preview_line(tool)} {preview_line(arguments)}", "cyan")
             case ToolCallFinished():
                 self._show_result(event)
             case TurnEnded():
@@ -220,7 +220,7 @@ class TerminalScreen:
 
     def _show_result(self, event: ToolCallFinished) -> None:
         # If other calls run beside this one, the line above its result may belong to one of them.
-        of_tool = f"{event.tool}: " if self._open_calls != [event.id] else ""
+        of_tool = f"{preview_line(event.tool)}: " if self._open_calls != [event.id] else ""
         self._open_calls = [one for one in self._open_calls if one != event.id]
         if event.tool == "update_todos" and not event.is_error:
             self._print("\n".join(f"  {line}" for line in event.result.splitlines()), "dim")
