@@ -14,7 +14,7 @@ from holdfast import Session
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands.compact import _describe_compaction
 from holdfast.apps.chat.commands.context import _describe_cost
-from holdfast.apps.chat.dispatch import SLASH_COMMANDS, run_slash_command
+from holdfast.apps.chat.dispatch import SLASH_COMMANDS, is_immediate, run_slash_command
 from holdfast.apps.chat.events import MAX_LISTED_FACTS, ChatEvent, ChatNotice, CommandTable
 from holdfast.apps.chat.loop import run_chat_loop
 from holdfast.apps.chat.terminal_screen import TerminalScreen
@@ -167,6 +167,16 @@ async def test_a_command_that_takes_no_arguments_is_not_run_with_some(tmp_path: 
 
     assert reply == f"{name}: takes no arguments, and was not run with {arguments!r}"
     assert (chat.session.id, len(await chat.session.visible_messages()), chat.is_over) == (session, 2, False)
+
+
+@pytest.mark.parametrize("line", ["/plan\n- read\n- write", "/plan\t- read\n- write", "/PLAN  - read\n- write"])
+async def test_the_arguments_of_a_command_may_begin_on_the_next_line(tmp_path: Path, line: str) -> None:
+    chat, screen = await open_chat(tmp_path)
+
+    await reply_to(chat, screen, line)
+
+    assert is_immediate(line)
+    assert chat.session.history.session_state.plan == "- read\n- write"
 
 
 async def test_a_command_with_nothing_to_do_says_so_and_changes_nothing(tmp_path: Path) -> None:

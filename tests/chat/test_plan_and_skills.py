@@ -96,6 +96,21 @@ async def test_a_skill_is_used_by_name_with_a_task(tmp_path: Path, served: Serve
     assert "there is no skill 'nothing'; there are: review" in unknown
 
 
+async def test_a_skill_may_have_a_name_of_several_words_and_its_task_several_lines(
+    tmp_path: Path, served: Served
+) -> None:
+    write_skill(tmp_path, SKILL.replace("name: review", "name: Code review"))
+    chat = await chat_with(tmp_path, served.model, RecordingScreen())
+
+    await reply_to(chat, RecordingScreen(), "/skill Code review\nthe parser\nand the lexer")
+    await chat.close()
+
+    assert served.prompts[0] == (
+        "Work by these instructions of the skill Code review:\n\n"
+        "Read the diff twice. Name each risk.\n\nthe parser\nand the lexer"
+    )
+
+
 async def test_a_project_has_skills_only_if_the_user_trusts_it(tmp_path: Path) -> None:
     project = tmp_path / "project"
     write_skill(project / ".holdfast")

@@ -1,5 +1,7 @@
 """Runs a typed line: as a command if it begins with a slash and a name, else as a prompt. Has /help."""
 
+import re
+
 from holdfast.apps.chat.chat import Chat
 from holdfast.apps.chat.commands import agents, compact, config, context, memory, recall, sessions, work
 from holdfast.apps.chat.commands.registry import SlashCommandRegistry
@@ -41,9 +43,9 @@ async def help_(chat: Chat, name: str) -> None:
 
 async def run_slash_command(chat: Chat, line: str) -> bool:
     """Run a line that begins with a slash, show any error, and return whether the command succeeded."""
-    name, _, arguments = line.strip().removeprefix("/").partition(" ")
+    name, arguments = _name_and_arguments(line)
     try:
-        await SLASH_COMMANDS.find(name.lower())(chat, arguments.strip())
+        await SLASH_COMMANDS.find(name.lower())(chat, arguments)
         chat.announce_compactions()
         await chat.refresh_token_count()
     except HoldfastError as error:
@@ -75,12 +77,18 @@ def is_immediate(line: str) -> bool:
     """Return whether a line is a command that need not wait for the running answer."""
     if not is_command(line):
         return False
-    name, _, arguments = line.strip().removeprefix("/").partition(" ")
+    name, arguments = _name_and_arguments(line)
     try:
         command = SLASH_COMMANDS.find(name.lower())
     except HoldfastError:
         return False
-    return command.is_immediate and arguments.strip() != "clear"
+    return command.is_immediate and arguments != "clear"
+
+
+def _name_and_arguments(line: str) -> tuple[str, str]:
+    """Return the name of a command and its arguments, which may begin on the next line."""
+    name, *arguments = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)
+    return name, "".join(arguments)
 
 
 async def answer_lines(

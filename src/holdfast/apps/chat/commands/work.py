@@ -132,10 +132,14 @@ async def skill(chat: Chat, arguments: str) -> None:
 
     TASK says on what; /skills lists the names.
     """
-    name, _, task = arguments.partition(" ")
-    if not name:
+    if not arguments:
         raise SettingsError("/skill", "takes the name of a skill; /skills lists them")
-    found = await invoke_skill(chat.session, find_skills(skill_folders(chat.settings)), name)
+    known = find_skills(skill_folders(chat.settings))
+    # A name may have several words.
+    named = [name for name in known if arguments.startswith(name) and not arguments[len(name) :][:1].strip()]
+    name = max(named, key=len, default=arguments.split(maxsplit=1)[0])
+    task = arguments[len(name) :].strip()
+    found = await invoke_skill(chat.session, known, name)
     if isinstance(found, ToolRefusal):
         raise SettingsError("/skill", str(found))
     await chat.take_turn(f"Work by these instructions of the skill {name}:\n\n{found}\n\n{task}".strip())
