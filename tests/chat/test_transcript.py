@@ -14,6 +14,7 @@ async def test_a_transcript_tells_what_was_said_and_what_became_of_it() -> None:
             await session.record([{"role": "assistant", "content": "because " * 60}])
         done = await session.compact(budget=1_000)
         await session.undo()
+        await session.redo()
         await session.clear()
         await session.record([{"role": "user", "content": "hello"}])
 
@@ -26,6 +27,8 @@ async def test_a_transcript_tells_what_was_said_and_what_became_of_it() -> None:
         f"*Conversation Compacted: {before:,} → {after:,} tokens*",
         "---",
         "*The last change of context was undone*",
+        "---",
+        "*The change that was undone last was applied again*",
         "---",
         "*Context cleared*",
         "**user**",

@@ -266,6 +266,8 @@ def _render_event(event: log.Event) -> Iterator[str]:
             yield f"---\n\n*Rewound to before message {to}*"
         case log.ChangeUndone():
             yield "---\n\n*The last change of context was undone*"
+        case log.ChangeRedone():
+            yield "---\n\n*The change that was undone last was applied again*"
         case log.TurnInterrupted():
             yield "*Interrupted*"
         case _:
