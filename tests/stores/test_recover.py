@@ -120,6 +120,18 @@ async def test_the_rest_of_a_truncated_file_is_recovered(path: Path) -> None:
     assert sorted([*log.lost, *log.records]) == list(range(40))
 
 
+async def test_a_length_and_a_position_that_the_file_cannot_have_had_are_no_lost_records(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as owner:
+        owner.execute("UPDATE sessions SET length = 1 << 31")
+        owner.execute("UPDATE events SET id = id + (1 << 30) WHERE (id & 0xFFFFFFFF) IN (7, 39)")
+        owner.commit()
+
+    found = recover_store(path)
+
+    assert found.logs[1].lost == [7]
+    assert texts(found) == [str(number) for number in [*range(7), *range(8, 39), 7, 39]]
+
+
 @given(st.binary(max_size=9_000))
 def test_no_content_makes_the_page_reader_fail(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("pages") / "x.db"

@@ -26,6 +26,8 @@ SqliteValue: TypeAlias = int | float | str | bytes | None
 INDEX_INTERIOR, INDEX_LEAF, TABLE_LEAF = 0x02, 0x0A, 0x0D
 FILE_HEADER_BYTES = 100
 DEFAULT_PAGE_BYTES = 4096
+LEAST_ROW_BYTES = 16
+"""What a record takes on its page at least: its place there, its id, a header, a time, and what zlib writes."""
 FLOAT_TYPE, FIRST_BLOB_TYPE = 7, 12
 """Serial types: even ones from 12 on are blobs, odd ones are texts."""
 _FIXED_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8, FLOAT_TYPE: 8}
@@ -50,6 +52,10 @@ class SqlitePages:
         self._page_bytes = size if size >= 512 and size & (size - 1) == 0 else DEFAULT_PAGE_BYTES  # noqa: PLR2004
         self._usable_bytes = self._page_bytes - (header[20] if len(header) > 20 and header[20] <= 32 else 0)  # noqa: PLR2004
         self.count = path.stat().st_size // self._page_bytes
+        # The header knows how many pages there were before the file was cut off.
+        pages = max(self.count, int.from_bytes(header[28:32], "big"))
+        self.max_rows = pages * self._page_bytes // LEAST_ROW_BYTES
+        """How many records the file can have held."""
 
     def close(self) -> None:
         """Close the file."""
@@ -163,11 +169,14 @@ class RecoveredLog:
     length: int = 0
     records: dict[int, tuple[int, JsonRecord]] = field(default_factory=dict[int, tuple[int, JsonRecord]])
     """Time and record, by position."""
+    max_length: int = POSITION_MASK
+    """How many records the file can have held; a length or a position beyond it is damaged."""
 
     @property
     def lost(self) -> list[int]:
         """The positions of records that could not be read."""
-        length = max([self.length, *(position + 1 for position in self.records)])
+        lengths = [self.length, *(position + 1 for position in self.records)]
+        length = max([length for length in lengths if length <= self.max_length], default=0)
         return [position for position in range(length) if position not in self.records]
 
 
@@ -214,7 +223,7 @@ def recover_store(path: Path, progress: Callable[[int], None] = lambda _: None) 
     found.logs = {number: log for number, log in sorted(found.logs.items()) if log.records}
     ids = set[str]()
     for number, log in found.logs.items():
-        log.id = _usable_id(log.id, number, ids)
+        log.id, log.max_length = _usable_id(log.id, number, ids), pages.max_rows
         ids.add(log.id)
     return found
 
