@@ -1,7 +1,9 @@
 """The MCP server on the gateway's port."""
 
+import asyncio
 import json
 import sys
+import threading
 from pathlib import Path
 
 import httpx2
@@ -103,3 +105,27 @@ async def test_without_its_packages_it_says_which_extra_has_them(monkeypatch: py
 
         assert seen.status == 501
         assert "pip install 'holdfast-context[mcp]'" in seen.body.decode()
+
+
+class ImportObserver:
+    """Notes in which threads a module is looked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.threads = name, list[threading.Thread]()
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if name == self.name:
+            self.threads.append(threading.current_thread())
+
+
+async def test_its_packages_are_loaded_while_streams_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    observer = ImportObserver("holdfast.apps.mcp")
+    monkeypatch.delitem(sys.modules, observer.name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [observer, *sys.meta_path])
+    access, token = Access(control_token=TOKEN), f"Bearer {TOKEN}"
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url, access=access) as url:
+        seen = await asyncio.gather(post(url, authorization=token), post(url, authorization=token))
+
+    assert [one.status for one in seen] == [200, 200]
+    assert observer.threads != []
+    assert threading.main_thread() not in observer.threads

@@ -210,7 +210,9 @@ class _Pages:
 
 def _import_viewer() -> Callable[..., Starlette]:
     from holdfast.apps.viewer.app import viewer_app  # noqa: PLC0415 - as `_Pages` says
+    from holdfast.apps.viewer.rendering import load_templates  # noqa: PLC0415 - as above
 
+    load_templates()
     return viewer_app
 
 

@@ -4,7 +4,9 @@ A caller needs the token of the control API, or a key that may use it, and sees 
 packages are an extra, and are loaded with the first request.
 """
 
+import asyncio
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -48,7 +50,7 @@ class McpEndpoint:
         try:
             caller = self._access.check_control(headers_of(scope))
             # Without state there is nothing that a stream would bring, and no session to end: only POST is served.
-            answer = self._tools_of(caller.namespace) if scope["method"] == "POST" else ONLY_POST
+            answer = await self._tools_of(caller.namespace) if scope["method"] == "POST" else ONLY_POST
             # The library reads bodies of any size, and logs a traceback if their client leaves.
             receive = received_again(await read_own_body(Request(scope, receive)), receive)
         except AccessDeniedError as error:
@@ -57,20 +59,28 @@ class McpEndpoint:
             answer = _refusal(HTTPStatus.NOT_IMPLEMENTED, str(error))
         await answer(scope, receive, send)
 
-    def _tools_of(self, namespace: str) -> "StreamableHttpTools":
-        if (known := self._tools.get(namespace)) is not None:
-            return known
-        from holdfast.apps.mcp import ConversationReader, StreamableHttpTools  # noqa: PLC0415 - an optional extra
-
-        memory = None if namespace else self._memory
-        reader = ConversationReader(self._store, memory=memory, owner=session_id_for(namespace, ""))
-        made = self._tools[namespace] = StreamableHttpTools(reader)
-        return made
+    async def _tools_of(self, namespace: str) -> "StreamableHttpTools":
+        if namespace not in self._tools:
+            # The packages take seconds to load, in which streams must go on.
+            make_tools = await asyncio.to_thread(_import_tools)
+            if namespace not in self._tools:  # else another request was faster
+                memory = None if namespace else self._memory
+                self._tools[namespace] = make_tools(self._store, memory, session_id_for(namespace, ""))
+        return self._tools[namespace]
 
     async def close(self) -> None:
         """End what is running."""
         for tools in self._tools.values():
             await tools.close()
+
+
+def _import_tools() -> "Callable[[Store, DailyMemory | None, str], StreamableHttpTools]":
+    from holdfast.apps.mcp import ConversationReader, StreamableHttpTools  # noqa: PLC0415 - an optional extra
+
+    def make_tools(store: Store, memory: DailyMemory | None, owner: str) -> StreamableHttpTools:
+        return StreamableHttpTools(ConversationReader(store, memory=memory, owner=owner))
+
+    return make_tools
 
 
 def _refusal(status: int, text: str) -> Response:
