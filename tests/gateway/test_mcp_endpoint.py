@@ -96,6 +96,22 @@ async def test_a_key_sees_the_conversations_of_its_own_namespace_if_it_may_use_t
         assert (refused.status, "control = true" in refused.body.decode()) == (403, True)
 
 
+async def test_a_request_with_half_a_character_is_answered() -> None:
+    asked = {"name": "recall", "arguments": {"conversation": "boats", "query": "harbour code \ud83d"}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}).encode()
+    accept, token = "application/json, text/event-stream", f"Bearer {TOKEN}"
+    options = {"store": await stored(), "access": Access(control_token=TOKEN)}
+    async with FaultyUpstream() as upstream, running_gateway(upstream.url, **options) as url:
+        seen = await ask(url, path="/mcp", body=body, accept=accept, authorization=token)
+        whole = await ask(
+            url, path="/mcp", body=body.replace(b"\\ud83d", b"\\ud83d\\ude80"), accept=accept, authorization=token
+        )
+        wrong = await ask(url, path="/mcp", body=body[:-1], accept=accept, authorization=token)
+
+    assert [one.status for one in (seen, whole, wrong)] == [200, 200, 400]
+    assert "the harbour code is KESTREL" in json.loads(seen.body)["result"]["content"][0]["text"]
+
+
 async def test_without_its_packages_it_says_which_extra_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "holdfast.apps.mcp", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)

@@ -19,6 +19,7 @@ from holdfast.apps.gateway.access import Access
 from holdfast.apps.gateway.recording.identity import session_id_for
 from holdfast.apps.gateway.relay import headers_of
 from holdfast.apps.serving import AccessDeniedError, read_own_body, received_again
+from holdfast.core.conversation.json_values import parse_json
 from holdfast.errors import MissingExtraError
 from holdfast.session.memory.daily import DailyMemory
 from holdfast.stores.base import Store
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.apps.mcp import StreamableHttpTools
 
 MCP_PATH = "/mcp"
+HALF_CHARACTER = rb"\ud"
+"""How the escape of one begins; two make a whole character."""
 NOT_HERE = "there is nothing here; this server needs its token, Authorization: Bearer TOKEN, and no login"
 """For clients that look for a login: their token must never be forwarded to a provider."""
 
@@ -52,7 +55,7 @@ class McpEndpoint:
             # Without state there is nothing that a stream would bring, and no session to end: only POST is served.
             answer = await self._tools_of(caller.namespace) if scope["method"] == "POST" else ONLY_POST
             # The library reads bodies of any size, and logs a traceback if their client leaves.
-            receive = received_again(await read_own_body(Request(scope, receive)), receive)
+            receive = received_again(_readable(await read_own_body(Request(scope, receive))), receive)
         except AccessDeniedError as error:
             answer = _refusal(error.status, str(error))
         except MissingExtraError as error:
@@ -81,6 +84,16 @@ def _import_tools() -> "Callable[[Store, DailyMemory | None, str], StreamableHtt
         return StreamableHttpTools(ConversationReader(store, memory=memory, owner=owner))
 
     return make_tools
+
+
+def _readable(body: bytes) -> bytes:
+    """Return a body without half characters: a model may write one, and the library refuses to read it."""
+    if HALF_CHARACTER not in body.lower():
+        return body
+    try:
+        return json.dumps(parse_json(body.decode())).encode()
+    except ValueError:
+        return body
 
 
 def _refusal(status: int, text: str) -> Response:
