@@ -16,6 +16,7 @@ from holdfast.testing.chat import (
 
 PNG = "iVBORw0KGgo="
 IMAGE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+WRAPPED = "arguments that were no object were wrapped in one"
 CHAT: list[Any] = [
     system_message("Be brief."),
     {"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE]},
@@ -457,6 +458,36 @@ def test_arguments_that_cannot_be_sent_are_repaired_or_wrapped(arguments: str) -
     for target in ("anthropic", "gemini", "bedrock"):
         sent = convert([user_message("x"), call, tool_result_message("a")], source="openai", target=target).messages
         json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()
+
+
+@pytest.mark.parametrize("target", ["mistral", "openai-responses", "pydantic-ai"])
+@pytest.mark.parametrize(
+    ("call", "arguments", "notes"),
+    [
+        ({"type": "custom", "custom": {"name": "run", "input": "ls -l"}}, {"arguments": "ls -l"}, (WRAPPED,)),
+        (
+            {"type": "function", "function": {"name": "run", "arguments": '{"a": [1'}},
+            {"arguments": '{"a": [1'},
+            (WRAPPED,),
+        ),
+        ({"type": "function", "function": {"name": "run", "arguments": "[1]"}}, {"arguments": [1]}, (WRAPPED,)),
+        ({"type": "function", "function": {"name": "run", "arguments": ""}}, {}, ()),
+    ],
+)
+def test_arguments_are_an_object_in_every_format(
+    target: str, call: dict[str, Any], arguments: object, notes: tuple[str, ...]
+) -> None:
+    calling = {"role": "assistant", "content": None, "tool_calls": [{"id": "call_0001", **call}]}
+
+    converted = convert(
+        [user_message("x"), calling, tool_result_message("call_0001")], source="openai-chat", target=target
+    )
+
+    match converted.messages[1]:
+        case {"tool_calls": [{"function": {"arguments": sent}}]} | {"arguments": sent} | {"parts": [{"args": sent}]}:
+            assert (json.loads(sent), converted.notes) == (arguments, notes)
+        case other:
+            pytest.fail(f"no call in {other}")
 
 
 def test_system_text_joins_the_messages_where_the_format_has_it_there() -> None:

@@ -492,7 +492,9 @@ def test_items_become_chat_a_run_at_a_time() -> None:
         tool_result_message("a", "1"),
         {
             "role": "assistant",
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "sh", "arguments": "ls"}}],
+            "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "sh", "arguments": '{"arguments": "ls"}'}}
+            ],
         },
         tool_result_message("c", "a.py"),
         assistant_message("A wins."),
@@ -502,6 +504,7 @@ def test_items_become_chat_a_run_at_a_time() -> None:
         "reasoning was left out: it is only valid with the provider that wrote it",
         "a block of type 'web_search_call' was left out",
         "a block of type 'compaction' was left out",
+        "arguments that were no object were wrapped in one",
     )
 
 

@@ -6,6 +6,7 @@ result satisfies the target's rules for ids, turns and results. Bedrock Converse
 is encoded here.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -145,6 +146,14 @@ class Conversion:
             self.note(f"the tool {call.name!r} was renamed to {name!r}")
         return replace(call, name=name, native=None)
 
+    def with_sendable_arguments(self, message: Message) -> Message:
+        """Return a message in which the arguments of each call are an object, as most servers demand."""
+        if not any(_is_no_object(call.arguments) for call in message.calls):
+            return message
+        if any(call.arguments and _is_no_object(call.arguments) for call in message.calls):
+            self.note("arguments that were no object were wrapped in one")
+        return message.with_parts(tuple(map(_with_object_arguments, message.parts)))
+
     def _portable_opaque(self, part: Opaque, role: Role) -> Text | None:
         if part.kind == "refusal":
             return Text(part.text, part.trust)
@@ -153,6 +162,19 @@ class Conversion:
         self.note(f"a block of type {part.kind!r} was left out")
         # A user's block leaves a placeholder, so that the prompt does not disappear with it.
         return None if role in {"assistant", "system"} else Text(f"[{part.kind} not carried over]", part.trust)
+
+
+def _is_no_object(arguments: str) -> bool:
+    try:
+        return not is_mapping(json.loads(arguments))
+    except (ValueError, RecursionError):
+        return True
+
+
+def _with_object_arguments(part: Part) -> Part:
+    if not isinstance(part, ToolCall) or not _is_no_object(part.arguments):
+        return part
+    return replace(part, arguments=json.dumps(arguments_object(part.arguments), ensure_ascii=False))
 
 
 def _document_text(part: Opaque) -> str:
@@ -186,7 +208,8 @@ def convert(messages: Sequence[Mapping[str, Any]], *, source: str, target: str, 
     if own is not None and type(own) is type(reader):
         return _checked(_in_same_format(messages, own, system, opening), messages)
     conversion = Conversion(name)
-    _, portable = _portable(messages, reader, conversion)
+    _, read = _portable(messages, reader, conversion)
+    portable = [conversion.with_sendable_arguments(message) for message in read]
     if reader.batching.is_itemized:
         # An item that cannot be carried over is dropped; the rest of its run becomes one message.
         portable = _join(
