@@ -96,6 +96,17 @@ def test_a_program_gets_events(served: Served, env: dict[str, str], folder: Path
     assert events[-1]["outcome"] == "done"
 
 
+def test_a_program_gets_no_password_of_the_address_of_a_model(
+    served: Served, env: dict[str, str], folder: Path
+) -> None:
+    model = served.model.replace("http://", "http://me:marmalade7@")
+
+    done = run_program("chat", "-p", "Hello?", "--json", "--model", model, env=env, folder=folder)
+
+    assert json.loads(done.stdout.splitlines()[0])["model"] == model.replace("marmalade7", "[redacted]")
+    assert "marmalade7" not in done.stdout + done.stderr
+
+
 def test_lines_are_turns_of_one_conversation(served: Served, env: dict[str, str], folder: Path) -> None:
     code, out, err = ran(served, env, folder, said="one\n\n/history\ntwo\n")
 

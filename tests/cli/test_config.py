@@ -104,6 +104,16 @@ def test_no_key_in_a_list_or_a_table_is_shown(home: Path, capsys: Captured) -> N
     assert shown == f"  helper: {described}  ({home}/holdfast.toml:2)"
 
 
+def test_the_password_in_the_address_of_a_model_is_not_listed(capsys: Captured) -> None:
+    address = "http://me:marmalade7@127.0.0.1:9/v1#own"
+
+    code, out, _ = run(capsys, "models", "own", "--model", address)
+    listed = json.loads(run(capsys, "models", "own", "--model", address, "--json")[1])
+
+    assert (code, [*rows(out)]) == (0, ["MODEL", "http://me:[redacted]@127.0.0.1:9/v1#own"])
+    assert [one["name"] for one in listed] == ["http://me:[redacted]@127.0.0.1:9/v1#own"]
+
+
 def test_a_setting_is_kept_and_forgotten(home: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TRUST", str(Path.cwd()))
     assert run(capsys, "config", "max_steps", "30") == (0, f"max_steps = 30, saved in {home}/holdfast.toml\n", "")

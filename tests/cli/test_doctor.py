@@ -54,6 +54,15 @@ def about(findings: list[tuple[str, str, str, str]], what: str) -> list[tuple[st
     ]
 
 
+def test_findings_hold_no_password_in_json_either(home: Path, capsys: Captured) -> None:
+    (home / "holdfast.toml").write_text("model = 'http://me:marmalade7@127.0.0.1:9/v1#own'\n")
+
+    _, findings = checked(capsys)
+
+    assert about(findings, "model")[0] == ("ok", "http://me:[redacted]@127.0.0.1:9/v1#own")
+    assert "marmalade7" not in str(findings)
+
+
 def test_a_fresh_machine_is_well_but_for_the_weights(home: Path, capsys: Captured) -> None:
     code, findings = checked(capsys)
 

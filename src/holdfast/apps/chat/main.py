@@ -30,6 +30,7 @@ from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.base import is_embedded
 from holdfast.models.embedded.weights import weights_file
 from holdfast.models.local_servers import find_ollama_models
+from holdfast.redaction import redact_text
 from holdfast.stores.memory import MemoryStore
 from holdfast.text import pluralize
 
@@ -283,7 +284,8 @@ async def _open_chat(settings: Settings, screen: Screen, options: ChatOptions) -
                 if file == STANDARD_INPUT
                 else await run_in_daemon_thread(partial(read_attachment, file, chat.file_tools.root))
             )
-        screen.show(ConversationOpened(chat.session.id, chat.model, chat.status.budget, len(chat.session)))
+        model = redact_text(chat.model)  # its address may hold a password
+        screen.show(ConversationOpened(chat.session.id, model, chat.status.budget, len(chat.session)))
         yield chat
     finally:
         await chat.close()

@@ -140,7 +140,7 @@ async def list_models(args: argparse.Namespace, store: Store) -> int:
     names = [name for name in dict.fromkeys([*own, *known_models()]) if args.filter.lower() in name.lower()]
     if not names:
         raise SettingsError("models", f"no model name contains {args.filter!r}; holdfast models lists all")
-    rows = [(name, configured_model(settings, name), policy_thresholds(settings, name)) for name in names]
+    rows = [(redact_text(name), configured_model(settings, name), policy_thresholds(settings, name)) for name in names]
     policy = settings.effective_policy.name
     if args.json:
         listed = [

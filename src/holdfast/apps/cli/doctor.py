@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,12 +93,14 @@ async def run_doctor(args: argparse.Namespace, store: Store) -> int:
 
         found = await asyncio.to_thread(lambda: list(check_gateway(args.gateway, settings)))
         findings += [DoctorFinding(one.state, "gateway", one.said, one.remedy) for one in found]
+    # People attach this to reports; an address of a model may hold a password.
+    findings = [replace(one, said=redact_text(one.said), remedy=redact_text(one.remedy)) for one in findings]
     if args.json:
         print_json([asdict(one) for one in findings])
     else:
         for one in findings:
             remedy = f"; {one.remedy}" if one.remedy else ""
-            print(redact_text(escape_line(f"{one.state:<5} {one.what:<9} {one.said}{remedy}")))
+            print(escape_line(f"{one.state:<5} {one.what:<9} {one.said}{remedy}"))
     return int(any(one.state == "fail" for one in findings))
 
 

@@ -17,6 +17,7 @@ from holdfast.errors import SettingsError
 from holdfast.models.base import EMBEDDED_MODEL as EMBEDDED
 from holdfast.models.local_servers import OLLAMA_PREFIX, list_served_models
 from holdfast.models.open import parse_endpoint
+from holdfast.redaction import redact_text
 
 CONFIG_COMMANDS = SlashCommandRegistry()
 MODEL_NAME_PREFIXES = {
@@ -99,7 +100,7 @@ async def model(chat: Chat, name: str) -> None:
     if not name:
         known = configured_model(chat.settings)
         window = f"{known.max_input_tokens:,} tokens" if known else "unknown"
-        chat.notify(f"{chat.model}; window: {window}; largest request: {chat.budget.tokens:,} tokens")
+        chat.notify(f"{redact_text(chat.model)}; window: {window}; largest request: {chat.budget.tokens:,} tokens")
         if others := [one for one in await list_endpoint_models(chat) if one != chat.model]:
             chat.notify(f"its endpoint also has: {', '.join(map(bare_model_name, others))}; /model NAME switches")
         return
@@ -109,13 +110,13 @@ async def model(chat: Chat, name: str) -> None:
     await check_answering_model(settings)
     contents = await chat.context_report(settings)
     if contents.total > contents.budget:
-        sizes = f"{contents.total:,} tokens are too many for {name}, which takes {contents.budget:,} now"
+        sizes = f"{contents.total:,} tokens are too many for {redact_text(name)}, which takes {contents.budget:,} now"
         if await chat.screen.ask_consent(f"{sizes}. Compact first, and switch?") == "no":
-            chat.notify(f"not switched; the model is still {chat.model}")
+            chat.notify(f"not switched; the model is still {redact_text(chat.model)}")
             return
         await chat.compact_for(settings)
     await chat.apply_settings(settings)
-    chat.notify(f"switched to {name}")
+    chat.notify(f"switched to {redact_text(name)}")
     contents = await chat.context_report()
     if contents.total > contents.budget:
         chat.notify(f"that is still too long; the next request is shortened to {contents.budget:,} tokens", "warning")
