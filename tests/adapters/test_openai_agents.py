@@ -849,6 +849,17 @@ async def test_an_agent_as_a_tool_does_not_take_the_output_of_a_later_call_with_
     await kept.close()
 
 
+async def test_a_recall_that_is_nested_too_deeply_is_answered_as_one_without_arguments() -> None:
+    kept = HoldfastSession("s")
+    await kept.add_items([{"role": "user", "content": "one"}])
+    context: Any = None
+
+    answers = [await kept.recall_tool.on_invoke_tool(context, text) for text in ("[" * 100_000, "{}", "{")]
+
+    assert len({*answers}) == 1
+    await kept.close()
+
+
 async def test_a_tool_of_the_agents_own_that_is_called_recall_is_not_named_by_summaries() -> None:
     kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
     model = ScriptedModel([[assistant_message("word " * 60)] for _ in range(40)])

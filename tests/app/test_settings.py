@@ -179,6 +179,7 @@ def test_what_people_type_is_read_as_they_mean_it(key: str, text: str, shown: st
         ("checkpoints", "\0", "checkpoints: must be the path of a folder, or off, not '\\x00'"),
         ("tools", "[1]", 'tools: must be a list of texts such as ["a", "b"], not [1]'),
         ("tools", "[", "tools: '[' is not known; choose one of: read, edit, run, plan"),
+        ("tools", "[" * 100_000, f"tools: '{'[' * 59} is not known; choose one of: read, edit, run, plan"),
         ("mcp", "x", "mcp: is a table; write [mcp.NAME] with command = … or url = … into holdfast.toml, not 'x'"),
         ("store", "sqlite:///", "store: sqlite:/// needs the path of a file, such as sqlite:///chats.db"),
         (

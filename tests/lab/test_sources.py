@@ -243,6 +243,17 @@ async def test_what_cannot_be_played_is_told_once_with_file_line_and_session_and
     ]
 
 
+async def test_a_line_that_is_nested_too_deeply_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    path = lines(tmp_path / "talks.jsonl", {"id": "good", "messages": TALK})
+    with path.open("a") as file:
+        file.write("[" * 100_000 + "\n")
+
+    found, problems = await load_recordings([str(path)], MemoryStore())
+
+    assert [one.name for one in found] == ["good"]
+    assert [problem.partition(": maximum recursion")[0] for problem in problems] == [f"{path}, line 2"]
+
+
 async def test_recordings_of_one_name_are_told_apart(tmp_path: Path) -> None:
     talk = {"id": "x", "messages": [user_message("a"), assistant_message("b")]}
 

@@ -70,6 +70,16 @@ async def test_the_only_model_of_an_endpoint_need_not_be_named() -> None:
     assert named == f"{url}#llama3"
 
 
+async def test_a_listing_that_is_nested_too_deeply_is_none() -> None:
+    server = await serve(b"[" * 100_000, [])
+    host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    found = await asyncio.to_thread(find_ollama_models, {"OLLAMA_HOST": host})
+    server.close()
+
+    assert found == []
+
+
 def test_a_server_that_does_not_run_offers_nothing_and_an_address_that_is_none_is_refused() -> None:
     assert find_ollama_models({"OLLAMA_HOST": "127.0.0.1:9"}) == []
     for url, model, key, problem in (

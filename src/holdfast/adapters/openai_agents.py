@@ -318,7 +318,7 @@ class HoldfastSession:
     async def _answer_recall(self, arguments: str) -> str:
         try:
             values: Any = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             values = {}
         given = cast("dict[str, object]", values) if isinstance(values, dict) else {}
         conversation, asking = await self._conversation(), _ASKING.get()
@@ -807,7 +807,7 @@ def _has_task(call: Item, task: str) -> bool:
         return True
     try:
         values: Any = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     given = cast("dict[str, object]", values) if isinstance(values, dict) else {}
     return bool(given) and all(str(value) in task for value in given.values())

@@ -65,7 +65,7 @@ def list_served_models(
         # Without the proxies of the environment, because the server is usually on this machine.
         with build_opener(ProxyHandler({})).open(request, timeout=timeout_seconds) as response:
             answer = json.loads(response.read(MAX_LISTING_BYTES))
-    except (HTTPException, ValueError) as error:
+    except (HTTPException, ValueError, RecursionError) as error:
         raise OSError(str(error)) from error
     listed = cast("dict[str, object]", answer).get("data") if isinstance(answer, dict) else None
     rows = cast("list[object]", listed) if isinstance(listed, list) else []

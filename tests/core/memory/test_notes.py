@@ -103,3 +103,11 @@ def test_a_section_whose_mark_cannot_be_read_is_a_persons() -> None:
     assert parse_sections(content, DAY) == [
         DailySection(DAY, "Mine (14:03)", "<!-- holdfast {x} -->\n\nthe keys are red")
     ]
+
+
+def test_a_mark_that_is_nested_too_deeply_is_a_persons() -> None:
+    mark = f"<!-- holdfast {{{'[' * 100_000}}} -->"
+
+    (section,) = parse_sections(f"# {DAY}\n\n## Mine\n{mark}\n\nthe keys are red\n", DAY)
+
+    assert section == DailySection(DAY, "Mine", f"{mark}\n\nthe keys are red")

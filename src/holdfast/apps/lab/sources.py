@@ -111,7 +111,7 @@ def _read_lines(path: Path) -> tuple[list[Recording], list[str]] | None:
                 record: object = json.loads(line)
                 has_conversation |= is_mapping(record) and "messages" in record
                 found.append(_check_playable(_to_chat_format(read_recording(record, f"{path.stem}:{number}"))))
-            except (ValueError, MalformedInputError) as error:
+            except (ValueError, RecursionError, MalformedInputError) as error:
                 problems.append(f"{path}, line {number}: {error}")
     return (found, problems) if has_conversation else None
 
@@ -268,7 +268,7 @@ def _plain_system(system: str) -> str:
     """Return system text as plain text; it may be recorded as text or as a provider's JSON blocks."""
     try:
         return plain_system_text(json.loads(system)) if system.startswith(("[", "{")) else system
-    except (ValueError, MalformedInputError):
+    except (ValueError, RecursionError, MalformedInputError):
         return system
 
 

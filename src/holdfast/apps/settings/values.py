@@ -50,7 +50,7 @@ class SettingType:
         if bare.startswith("["):
             try:
                 return json.loads(bare)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return text
         return [word.strip() for word in bare.split(",") if word.strip()]
 

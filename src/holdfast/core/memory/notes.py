@@ -81,7 +81,7 @@ def _parse_section(day: str, text: str) -> DailySection:
     mark = _MARK.match(body.lstrip())
     try:
         facts: object = json.loads(mark["facts"]) if mark else None
-    except ValueError:
+    except (ValueError, RecursionError):
         facts = None
     if mark is None or not isinstance(facts, dict):
         return DailySection(day, title.strip(), body.strip())
