@@ -249,6 +249,32 @@ async def test_a_method_that_a_route_does_not_take_is_refused_as_every_error(url
     )
 
 
+async def test_a_path_that_has_no_route_is_refused_as_every_error(url: str) -> None:
+    seen = await control(url, "/nothing")
+
+    assert (seen.status, json.loads(seen.body)) == (
+        404,
+        {"error": "there is no /holdfast/v1/nothing; see /holdfast/v1/openapi.json"},
+    )
+
+
+async def test_a_compaction_that_needs_a_model_where_there_is_none_is_a_conflict_that_says_what_to_set(
+    url: str,
+) -> None:
+    await talk(url, "s", *LONG)
+    await value(url, "/sessions/s/settings", "POST", b'{"policy": "copilot"}')
+
+    seen = await control(url, "/sessions/s/compact", "POST")
+
+    assert (seen.status, json.loads(seen.body)) == (
+        409,
+        {
+            "error": "summarizer: there is no model to write the summary; pass summarizer=… when the session is opened,"
+            " or set summarization_model for a program"
+        },
+    )
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("GET", "/holdfast/v1/nothing", 404), ("PUT", "/holdfast/v1/sessions/s", 405), ("GET", "/ui/no/such/page", 401)],

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive
 from holdfast.errors import (
     CompactionError,
     MalformedInputError,
+    ModelError,
     SettingsError,
     UnknownReferenceError,
     UnknownSessionError,
@@ -105,7 +106,7 @@ def error_status(error: Exception) -> int:
             return 404
         case MalformedInputError() | SettingsError() | ValueError():
             return 400
-        case CompactionError():
+        case CompactionError() | ModelError():  # a summary is all that is asked of a model here
             return 409
         case _:
             return 503
