@@ -67,6 +67,23 @@ def test_an_agent_gets_the_gateways_address_and_its_own_arguments(tmp_path: Path
     assert sorted(one.name for one in (tmp_path / "home").rglob("*") if one.is_file()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["claude", "-p", "What is this?"], "claude -- -p 'What is this?'"),
+        (["claude", "-p", "--", "What is this?"], "claude -- -p 'What is this?'"),
+        (["codex", "--budget", "9000", "exec", "Run it"], "codex --budget 9000 -- exec 'Run it'"),
+    ],
+)
+def test_an_agents_argument_that_does_not_follow_the_dashes_is_refused_with_the_command_that_works(
+    tmp_path: Path, arguments: list[str], command: str
+) -> None:
+    done = wrapped(tmp_path, *arguments, path=str(tmp_path))
+
+    told = f"the agent's own arguments follow after --: holdfast wrap {command}"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"holdfast: wrap: {told}\n")
+
+
 def test_a_terminal_that_is_closed_ends_the_gateway_too(tmp_path: Path) -> None:
     program = tmp_path / "claude"
     program.write_text(

@@ -4,6 +4,7 @@ Each command is a function; its docstring is its help, with examples in the last
 """
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from inspect import cleandoc
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast import __version__
 from holdfast.apps.settings.paths import find_paths
+from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
     from holdfast.apps.cli.sessions import CommandFunction
@@ -220,7 +222,16 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if own[:1] == ["wrap"] and "--" in own:
         at = own.index("--")
         own, wrapped = own[:at], own[at + 1 :]
-    return build_parser(own).parse_args(own, argparse.Namespace(wrapped=wrapped))
+    parser = build_parser(own)
+    args, unknown = parser.parse_known_args(own, argparse.Namespace(wrapped=wrapped))
+    if unknown and own[0] == "wrap":
+        for word in unknown:
+            own.remove(word)
+        command = f"holdfast {shlex.join(own)} -- {shlex.join([*unknown, *wrapped])}"
+        raise SettingsError("wrap", f"the agent's own arguments follow after --: {command}")
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
 
 
 def _add_command(
