@@ -431,6 +431,21 @@ async def test_a_continuation_whose_answer_was_cut_and_that_is_sent_again_is_rec
     assert "Yes." in str(said[3])
 
 
+async def test_a_session_with_a_name_continues_the_response_that_its_request_names(recorder: Recorder) -> None:
+    for number, text in enumerate(("hi", "more", "again"), 1):
+        kept = {"previous_response_id": f"resp_{number - 1}"} if number > 1 else {}
+        request = replace(responses(text, **kept), session_in_path="s")
+        assert await answered(recorder, request, f"Answer {number}.", number) == "s"
+    order = replace(responses("Sum up.", previous_response_id="resp_3"), session_in_path="s")
+    await answered(recorder, replace(order, headers={"x-interaction-type": "conversation-compaction"}), "Summed up.", 4)
+
+    said = await messages(recorder, "s")
+
+    expected = ["hi", "Answer 1.", "more", "Answer 2.", "again", "Answer 3."]
+    assert [text in str(content) for text, content in zip(expected, said, strict=True)] == [True] * 6
+    assert await kinds(recorder, "s") == ["SideCallRecorded"]
+
+
 async def test_a_response_that_continues_an_earlier_one_takes_its_place(recorder: Recorder) -> None:
     session_id = await answered(recorder, responses("hi"), "Hello there.", 1)
     await answered(recorder, responses("more", previous_response_id="resp_1"), "Yes.", 2)

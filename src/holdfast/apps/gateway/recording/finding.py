@@ -196,8 +196,11 @@ class ConversationFinder:
         if opened.is_empty and not (reading.signals.agent or _purpose_without_history(reading)):
             await self._copy_fork(reading, opened)
         reading = await self.as_known_agent(reading, opened)
-        is_at_provider = "conversation" in reading.body.fields and reading.request.wire == "openai-responses"
-        return Place(reading, opened, is_continuation=is_at_provider)
+        signals, is_conversation = reading.signals, "conversation" in reading.body.fields
+        is_continued = reading.request.wire == "openai-responses" and (
+            is_conversation or (signals.response_id is not None and not signals.agent)
+        )
+        return Place(reading, opened, is_continuation=is_continued and not signals.purpose)
 
     async def _unnamed_place(self, reading: ReadRequest, held: "_HeldPlace") -> Place:
         """Find the conversation of a request by its messages."""
