@@ -1,12 +1,19 @@
 """The content of one message is gone from the store: the others stay, and what is missing is told."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from holdfast import Session
-from holdfast.errors import MalformedInputError, MissingBlobError, SequenceConflictError, StoreUnavailableError
+from holdfast.errors import (
+    MalformedInputError,
+    MissingBlobError,
+    SequenceConflictError,
+    StoreUnavailableError,
+    UnknownSessionError,
+)
 from holdfast.recall import RecallQuery
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.log import event_log
@@ -14,7 +21,7 @@ from holdfast.session.log.records import LOST_MESSAGE_TEXT, blob_digest, message
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
 from holdfast.session.maintenance.transfer import export_records, import_session
 from holdfast.session.memory.daily import DailyMemory
-from holdfast.stores.base import SearchHit
+from holdfast.stores.base import SearchHit, Store, StoredRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 
@@ -234,3 +241,50 @@ async def test_a_message_that_other_writers_always_overtake_is_refused(monkeypat
             await session.record([user_message("hello")])
 
     assert (store.appends, refused.value.expected, refused.value.actual) == (3, 0, 0)
+
+
+async def with_snapshot(store: Store, messages: int) -> Session:
+    """Return a session whose messages are in the store and not in memory."""
+    async with Session.open("s1", store=store) as session:
+        await session.record([user_message(f"message {number}") for number in range(messages)])
+    return await Session.open("s1", store=store)
+
+
+NEEDING: dict[str, Callable[[Session], Awaitable[object]]] = {
+    "reading": lambda session: session.messages_at(1),
+    "preparing": lambda session: session.prepare(8_000),
+    "rewinding": lambda session: session.rewind(to=100),
+    "syncing": lambda session: session.sync([user_message("message 0")]),
+    "forking": lambda session: session.fork("copy"),
+}
+
+
+@pytest.mark.parametrize("call", NEEDING.values(), ids=NEEDING)
+async def test_a_session_that_somebody_has_deleted_is_unknown_to_whoever_still_has_it_open(
+    store: Store, call: Callable[[Session], Awaitable[object]]
+) -> None:
+    session = await with_snapshot(store, 600)
+    await store.delete("s1")
+
+    with pytest.raises(UnknownSessionError, match="session 's1' is not known"):
+        await call(session)
+
+    assert await store.sessions() == []
+    await session.close()
+
+
+class WithoutSecondRecord(MemoryStore):
+    """A store that has lost one record."""
+
+    async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        return [stored for stored in await super().read_at(session, positions) if stored.position != 1]
+
+
+async def test_a_message_whose_record_is_gone_ends_the_call_that_needs_it() -> None:
+    session = await with_snapshot(WithoutSecondRecord(), 600)
+
+    with pytest.raises(StoreUnavailableError, match="session 's1': record 1 is no message any more"):
+        await session.messages_at(1)
+
+    assert await session.messages_at(300) == [user_message("message 300")]
+    await session.close()

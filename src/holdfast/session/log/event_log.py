@@ -329,13 +329,22 @@ class SessionLog:
             )
         places = {self._log_positions[position]: position for position in positions}
         events = await self.stored.events_at(list(places))
+        messages = {place: event for place, event in events if isinstance(event, log.MessageAppended)}
 
         def load() -> None:
-            for place, event in events:
-                if isinstance(event, log.MessageAppended):
-                    self.history.load_message(places[place], event)
+            for place, event in messages.items():
+                self.history.load_message(places[place], event)
 
-        await record_in_thread(load) if len(events) > MAX_INLINE_MESSAGES else load()
+        await record_in_thread(load) if len(messages) > MAX_INLINE_MESSAGES else load()
+        if len(messages) < len(places):  # whoever needs them would ask for them again, without end
+            await self._check_exists()
+            problem = f"record {min(places.keys() - messages)} is no message any more; restore the store from a copy"
+            raise StoreUnavailableError(f"session {self.session!r}", problem)
+
+    async def _check_exists(self) -> None:
+        """Raise if somebody has deleted the session."""
+        if await self.store.length(self.session) < self.stored.length:
+            raise UnknownSessionError(self.session)
 
     async def message_records(self, positions: Sequence[int]) -> list[tuple[int, StoredRecord]]:
         """Return the records of messages, with their positions, without caching them."""
@@ -695,6 +704,8 @@ class SessionLog:
             raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
         # What others have written since this history was read may be meant for another context.
         known = await StoredLog(self.store, self.session).read_new(self.stored.length)
+        if len(known) < self.stored.length:
+            await self._check_exists()
 
         def copied() -> tuple[list[log.Event], list[int], History, list[IndexEntry]]:
             past, history = _events_before(known, stop)
