@@ -223,11 +223,16 @@ def test_paths_are_kept_as_their_file_would_name_them(settings: Setup, home: Pat
 
     save_setting(settings(), "system", "system.md", scope="project")
     save_setting(settings(), "store", "sqlite:///chats.db", scope="project")
+    save_setting(settings(), "gateway_policies", "a=rules/a.toml, b=/srv/b.toml", scope="project")
     save_setting(settings(), "system", "system.md")
     save_setting(settings(), "trust", "+.")
     save_setting(settings(), "trust", "+..")
 
-    assert (project / "holdfast.toml").read_text() == 'system = "system.md"\nstore = "sqlite:///chats.db"\n'
+    assert tomllib.loads((project / "holdfast.toml").read_text()) == {
+        "system": "system.md",
+        "store": "sqlite:///chats.db",
+        "gateway_policies": ["a=rules/a.toml", "b=/srv/b.toml"],
+    }
     assert tomllib.loads((home / "holdfast.toml").read_text()) == {
         "system": str(project / "system.md"),
         "trust": [str(project), str(project.parent)],

@@ -416,6 +416,17 @@ def test_a_server_takes_its_keys_from_the_environment(settings: Setup) -> None:
         server.with_environment({})
 
 
+def test_a_policy_of_the_gateway_is_found_beside_the_file_that_names_it(
+    settings: Setup, home: Path, project: Path
+) -> None:
+    found = settings("gateway_policies = ['coding=rules/coding.toml', ' talk = /srv/talk.toml']")
+
+    assert found.gateway_policies == (f"coding={home}/rules/coding.toml", "talk=/srv/talk.toml")
+    assert settings(f"trust = ['{project}']", "gateway_policies = ['a=a.toml']").gateway_policies == (
+        f"a={project}/a.toml",
+    )
+
+
 UPSTREAMS = 'must be a list of texts NAME=URL such as ["openai=http://127.0.0.1:8000/v1"], not '
 POLICIES = 'must be a list of texts NAME=FILE such as ["coding=~/coding.toml"], not '
 
@@ -431,6 +442,7 @@ POLICIES = 'must be a list of texts NAME=FILE such as ["coding=~/coding.toml"], 
             "gateway_upstreams: the URL of 'x' has a password; set $X_API_KEY instead",
         ),
         ("gateway_policies = ['=rules.toml']", f"gateway_policies: {POLICIES}'=rules.toml'"),
+        ('gateway_policies = ["a=\\u0000"]', f"gateway_policies: {POLICIES}'a=\\x00'"),
     ],
 )
 def test_a_wrong_value_of_the_gateway_is_named_by_its_line(home: Path, line: str, problem: str) -> None:

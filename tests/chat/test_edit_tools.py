@@ -219,11 +219,15 @@ async def test_a_file_that_configures_holdfast_is_asked_about_although_every_cha
     assert (root / "b.py").exists()
 
 
-async def test_files_that_the_settings_name_are_asked_about_too(tmp_path: Path) -> None:
+async def test_files_that_the_settings_name_are_asked_about_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "work"
+    monkeypatch.setenv("HOME", str(root))
     root.mkdir()
     (root / "linked.toml").write_text(
         'system = "prompt.md"\npolicy = "rules.toml"\nmemory = "notes"\nboards = "boards"\n'
+        'gateway_policies = ["a=~/a.toml", "b=deep/b.toml"]\n'
         '[mcp.x]\ncommand = "python"\nargs = ["tools/server.py"]\n[hooks]\npre_compact = [["./hook.sh", "-q"]]\n'
     )
     (root / "holdfast.toml").symlink_to(root / "linked.toml")
@@ -231,19 +235,19 @@ async def test_files_that_the_settings_name_are_asked_about_too(tmp_path: Path) 
         (root / name).write_text("")
     (root / "config.json").write_text("{}")
     settings = load_settings(flags={"trust": str(root)}, cwd=root, environ={"HOLDFAST_HOME": str(tmp_path / "home")})
-    answers: list[Consent] = ["no"] * 8
+    answers: list[Consent] = ["no"] * 10
     user = User(*answers)
     tools = EditTools(FileTools(root), user.ask, is_accepted=True, settings=settings)
 
     for path in ("prompt.md", "rules.toml", "notes/2026-01-01.md", "boards/x.md", "tools/server.py", "hook.sh",
-                 "linked.toml", "tools/other.py"):  # fmt: skip
+                 "linked.toml", "a.toml", "deep/b.toml", "tools/other.py"):  # fmt: skip
         await tools.write_file(path, "owned")
     for text in ('{"port": 1}', '{"port": 1, "agent_tools": "run"}'):
         await tools.write_file("config.json", text)
 
     assert [change.path for change in user.changes] == [
         "prompt.md", "rules.toml", "notes/2026-01-01.md", "boards/x.md", "tools/server.py", "hook.sh", "linked.toml",
-        "config.json",
+        "a.toml", "deep/b.toml", "config.json",
     ]  # fmt: skip
     assert ((root / "tools" / "other.py").read_text(), (root / "config.json").read_text()) == ("owned", '{"port": 1}')
 

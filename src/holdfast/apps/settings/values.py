@@ -182,36 +182,61 @@ class TextList(SettingType):
         return redact_text(", ".join(cast("Iterable[str]", value))) or "none"
 
 
-class NamedFiles(TextList):
-    """A list of texts NAME=FILE."""
-
-    expects = 'a list of texts NAME=FILE such as ["coding=~/coding.toml"]'
+class NamedTexts(TextList):
+    """A list of texts NAME=…; the base of those that name files or URLs."""
 
     def check(self, value: object, folder: Path, /) -> object:
         words = cast("tuple[str, ...]", super().check(value, folder))
+        checked: list[str] = []
         for word in words:
             name, _, named = word.partition("=")
             if not (name.strip() and named.strip()):
                 raise invalid_value_error(self.expects, word)
-            self.check_named(name.strip(), named.strip())
-        return words
+            checked.append(f"{name.strip()}={self.check_named(name.strip(), named.strip(), folder)}")
+        return tuple(checked)
 
-    def check_named(self, name: str, named: str) -> None:
-        """Raise if what has a name is wrong."""
+    def check_named(self, name: str, named: str, _folder: Path, /) -> str:
+        """Return what has a name, checked."""
+        del name
+        return named
 
 
-class NamedUrls(NamedFiles):
+class NamedFiles(NamedTexts):
+    """A list of texts NAME=FILE."""
+
+    expects = 'a list of texts NAME=FILE such as ["coding=~/coding.toml"]'
+
+    def check_named(self, name: str, named: str, folder: Path, /) -> str:
+        """Return the absolute path of a file; one that is relative is relative to the folder."""
+        if "\0" in named:
+            raise invalid_value_error(self.expects, f"{name}={named}")
+        return str(absolute_path(named, folder))
+
+    def to_file(self, value: object, folder: Path, /) -> object:
+        return [f"{name}={path_for_file(path, folder)}" for name, path in _files_by_name(value)]
+
+    def render(self, value: object) -> str:
+        return super().render([f"{name}={display_path(path)}" for name, path in _files_by_name(value)])
+
+
+def _files_by_name(value: object) -> list[tuple[str, Path]]:
+    pairs = (word.partition("=") for word in cast("Iterable[str]", value))
+    return [(name, Path(file)) for name, _, file in pairs]
+
+
+class NamedUrls(NamedTexts):
     """A list of texts NAME=URL."""
 
     expects = 'a list of texts NAME=URL such as ["openai=http://127.0.0.1:8000/v1"]'
 
-    def check_named(self, name: str, named: str) -> None:
-        """Raise if a URL is no base URL, or has a password."""
+    def check_named(self, name: str, named: str, _folder: Path, /) -> str:
+        """Return a base URL without a password."""
         parts = split_http_url(named)
         if parts is None or parts.query or parts.fragment:
             raise invalid_value_error(self.expects, redact_url(f"{name}={named}"))
         if parts.username or parts.password:
             raise InvalidValueError(f"the URL of {name!r:.40} has a password; set ${name.upper()}_API_KEY instead")
+        return named
 
 
 class FilePath(SettingType):
