@@ -179,7 +179,8 @@ def test_an_image_that_a_model_has_drawn_is_said_where_answers_have_no_images(ta
 def test_documents_and_search_results_of_anthropic_are_carried_as_their_text() -> None:
     pieces = [{"type": "text", "text": "Tides."}, {"type": "text", "text": "Winds."}]
     found = {"type": "search_result", "source": "https://example.org", "title": "Sea", "content": pieces}
-    document = {"type": "document", "source": {"type": "content", "content": pieces}}
+    source = {"type": "content", "content": pieces}
+    document = {"type": "document", "source": source, "title": "Atlas", "context": "Of 1910."}
     messages: list[Any] = [
         {"role": "user", "content": [document, {"type": "text", "text": "Look it up."}]},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "search", "input": {}}]},
@@ -188,8 +189,8 @@ def test_documents_and_search_results_of_anthropic_are_carried_as_their_text() -
 
     converted = convert(messages, source="anthropic", target="openai-chat")
 
-    assert converted.messages[0] == user_message("Tides.\nWinds.\nLook it up.")
-    assert converted.messages[2] == tool_result_message("a", "Tides.\nWinds.")
+    assert converted.messages[0] == user_message("Atlas\nOf 1910.\nTides.\nWinds.\nLook it up.")
+    assert converted.messages[2] == tool_result_message("a", "Sea\nhttps://example.org\nTides.\nWinds.")
     assert converted.notes == ()
 
 
@@ -549,6 +550,17 @@ def test_a_pdf_is_carried_over(source: str, target: str) -> None:
     converted = convert([PDF_BLOCKS[source]], source=source, target=target)
 
     assert (converted.messages, converted.notes) == ([PDF_BLOCKS[target]], ())
+
+
+def test_a_pdf_keeps_its_name() -> None:
+    named = {"filename": "lease.pdf", "file_data": PDF_URL}
+    chat = [{"role": "user", "content": [{"type": "file", "file": named}]}]
+    items = [{"role": "user", "content": [{"type": "input_file", **named}]}]
+    anthropic = [{"role": "user", "content": [{"type": "document", "source": PDF, "title": "lease.pdf"}]}]
+
+    assert convert(chat, source="openai-chat", target="anthropic-messages").messages == anthropic
+    assert convert(anthropic, source="anthropic-messages", target="openai-responses").messages == items
+    assert convert(items, source="openai-responses", target="openai-chat").messages == chat
 
 
 def test_a_pdf_is_carried_over_to_pydantic_ai() -> None:

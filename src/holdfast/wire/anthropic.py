@@ -24,7 +24,17 @@ from holdfast.core.conversation.tokens import utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import InputPath, extra_fields, is_list, is_mapping, measure_messages, replace_items
-from holdfast.wire.media import PDF_TYPE, data_tokens, image_source, image_tokens, is_data_block, opaque_block, pdf_data
+from holdfast.wire.media import (
+    PDF_NAME,
+    PDF_TYPE,
+    data_tokens,
+    image_source,
+    image_tokens,
+    is_data_block,
+    opaque_block,
+    pdf_data,
+    pdf_name,
+)
 
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 _ROLES_WITHIN: Mapping[str, Role] = {**ANTHROPIC_ROLES, "system": "user"}
@@ -279,7 +289,8 @@ def _media_json(media: Media) -> Mapping[str, Any]:
     if is_mapping(native) and native.get("type") in {"image", "document"} and not is_data_block(native):
         return native
     if (pdf := pdf_data(media)) is not None:
-        return {"type": "document", "source": {"type": "base64", "media_type": PDF_TYPE, "data": pdf}}
+        title = {"title": name} if (name := pdf_name(media)) != PDF_NAME else {}
+        return {"type": "document", "source": {"type": "base64", "media_type": PDF_TYPE, "data": pdf}, **title}
     source = image_source(media)
     if source is None:
         return {"type": "text", "text": f"[{media.kind} not carried over]"}

@@ -158,7 +158,9 @@ class Conversion:
         if part.kind == "refusal":
             return Text(part.text, part.trust)
         if (text := _document_text(part)).strip():
-            return Text(text, part.trust)
+            block: Mapping[str, Any] = part.native if is_mapping(part.native) else {}
+            about = [one for name in ("title", "source", "context") if isinstance(one := block.get(name), str) and one]
+            return Text("\n".join((*about, text)), part.trust)
         self.note(f"a block of type {part.kind!r} was left out")
         # A user's block leaves a placeholder, so that the prompt does not disappear with it.
         return None if role in {"assistant", "system"} else Text(f"[{part.kind} not carried over]", part.trust)

@@ -133,6 +133,13 @@ def pdf_data(media: Media) -> str | None:
     return source[1] if source is not None and source[0] == PDF_TYPE else None
 
 
+def pdf_name(media: Media) -> str:
+    """Return the name of a PDF, as its block has it."""
+    block: Mapping[str, Any] = media.native if is_mapping(media.native) else {}
+    name = (file if is_mapping(file := block.get("file")) else block).get("filename") or block.get("title")
+    return name if isinstance(name, str) and name else PDF_NAME
+
+
 def pdf_url(media: Media) -> str | None:
     """Return a PDF as a data URL; None if it has no data."""
     data = pdf_data(media)

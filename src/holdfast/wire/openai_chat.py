@@ -23,13 +23,13 @@ from holdfast.core.conversation.transcript import MessageMeasures
 from holdfast.text import lazy_pattern
 from holdfast.wire.json_reader import InputPath, extra_fields, is_list, is_mapping, replace_items
 from holdfast.wire.media import (
-    PDF_NAME,
     data_block_media,
     data_tokens,
     image_tokens,
     image_url,
     is_data_block,
     opaque_block,
+    pdf_name,
     pdf_url,
 )
 
@@ -385,7 +385,7 @@ def _content_block(part: Content) -> Mapping[str, Any]:
         return {**block, "text": part.text} if part.is_edited or not block.get("text") else block
     if isinstance(part, Media) and not is_chat_media(part.native):
         if (pdf := pdf_url(part)) is not None:
-            return {"type": "file", "file": {"filename": PDF_NAME, "file_data": pdf}}
+            return {"type": "file", "file": {"filename": pdf_name(part), "file_data": pdf}}
         url = image_url(part)
         if url is None:
             return {"type": "text", "text": f"[{part.kind} not carried over]"}

@@ -42,13 +42,13 @@ from holdfast.wire.json_reader import (
 )
 from holdfast.wire.media import (
     IMAGE_TOKENS,
-    PDF_NAME,
     SMALL_IMAGE_TOKENS,
     data_tokens,
     encrypted_tokens,
     image_tokens,
     image_url,
     opaque_block,
+    pdf_name,
     pdf_url,
 )
 
@@ -300,7 +300,7 @@ def _encode_block(part: Content, role: Role) -> Mapping[str, Any]:
         return {"type": text_type, "text": part.text}
     if isinstance(part, Media) and not (is_mapping(part.native) and part.native.get("type") in MEDIA_BLOCK_TYPES):
         if (pdf := pdf_url(part)) is not None and role != "assistant":
-            return {"type": "input_file", "filename": PDF_NAME, "file_data": pdf}
+            return {"type": "input_file", "filename": pdf_name(part), "file_data": pdf}
         url = image_url(part)
         if url is None or role == "assistant":  # a model's message holds text alone
             return {"type": text_type, "text": f"[{part.kind} not carried over]"}
