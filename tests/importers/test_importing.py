@@ -7,6 +7,8 @@ import os
 import shutil
 import sqlite3
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +21,7 @@ from holdfast.core.conversation.messages import Entry
 from holdfast.errors import SettingsError, StoreError
 from holdfast.importers.importing import import_found
 from holdfast.importers.programs import find_sessions, program_named
-from holdfast.importers.source import ReadReport, read_json_lines
+from holdfast.importers.source import FoundSession, ReadReport, read_json_lines, with_file_facts
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -35,6 +37,8 @@ LINE_FILES = {
     "pi": "sessions/*/*.jsonl",
 }
 """The main file of each program that writes lines."""
+CLAUDE_FOLDER = "projects/-home-ada-garden/5e551000-0000-4000-8000-000000000001"
+NOBODY = 65_534
 PI_SESSION = "pi-01a00000-0000-7000-8000-0000000000aa"
 
 
@@ -407,6 +411,63 @@ def test_links_out_of_the_folder_pipes_and_unreadable_files_are_not_followed(tmp
     assert [one.id for one in found] == ["01a00000-0000-7000-8000-0000000000aa"]
     assert sorted(report.outside) == [str(path.parent / "folder"), str(path.parent / "link.jsonl")]
     assert report.unreadable == [f"{path.parent / 'loop.jsonl'}: {os.strerror(errno.ELOOP)}"]
+
+
+@contextmanager
+def without_rights() -> Generator[None]:
+    """Act as a user whom permissions restrict: they do not restrict root."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("program", "locked", "mode", "unreadable"),
+    [
+        ("claude-code", "projects/other", 0o444, ["projects/other/more.jsonl", "projects/other/folder"]),
+        ("claude-code", CLAUDE_FOLDER, 0, [CLAUDE_FOLDER]),
+        ("copilot", "session-state/c0910700-0000-4000-8000-000000000001/workspace.yaml", 0, []),
+        ("gemini", "tmp/sky/.project_root", 0, []),
+        ("gemini", "tmp/sky/chats/session-more.json", 0, ["tmp/sky/chats/session-more.json"]),
+        ("opencode", "storage/session/other/more.json", 0, ["storage/session/other/more.json"]),
+    ],
+)
+def test_a_file_or_a_folder_that_cannot_be_read_hides_no_session(
+    program: str, locked: str, mode: int, unreadable: list[str]
+) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        root = copy_of(program, Path(folder))
+        everything = [one.id for one in found_in(root, program)]
+        path, report = root / locked, ReadReport()
+        if path.suffix and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+        elif not path.exists():
+            (path / "folder").mkdir(parents=True)
+            (path / "more.jsonl").write_text("{}")
+        path.chmod(mode)
+
+        with without_rights():
+            found = [one.id for one in found_in(root, program, report)]
+
+        path.chmod(0o755)
+
+    assert found == everything
+    assert sorted({problem.removesuffix(f": {os.strerror(errno.EACCES)}") for problem in report.unreadable}) == sorted(
+        str(root / one) for one in unreadable
+    )
+
+
+def test_a_session_that_goes_while_the_sessions_are_listed_stops_nothing(tmp_path: Path) -> None:
+    gone = FoundSession(program="pi", id="one", path=tmp_path / "one", files=(tmp_path / "one",), modified_ms=5)
+
+    assert with_file_facts(gone) == gone
 
 
 def test_a_line_that_is_too_long_is_skipped_without_being_read_whole(

@@ -7,6 +7,7 @@ followed by a user entry with the summary.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import merge
@@ -74,7 +75,8 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
         if path.name.startswith("agent-") or "subagents" in path.parts:
             continue
         own = path.with_suffix("") / "subagents"
-        below = files_below(own, "agent-*.jsonl", report) if own.is_dir() and not own.is_symlink() else []
+        # Not its methods, which raise where a folder may be listed and not searched.
+        below = files_below(own, "agent-*.jsonl", report) if os.path.isdir(own) and not os.path.islink(own) else []  # noqa: PTH112, PTH114
         found = _peek(path, (path, *below, *agents.get(path.stem, [])), report)
         if found is not None:
             yield with_file_facts(found)

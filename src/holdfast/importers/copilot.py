@@ -28,6 +28,7 @@ from holdfast.importers.source import (
     printable,
     read_json_lines,
     text_at,
+    text_beside,
     time_in,
     title_of,
     with_file_facts,
@@ -74,10 +75,9 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
 
 def _named(path: Path) -> str:
     """Return the name of a session in the file beside its events."""
-    beside = path.with_name("workspace.yaml")
-    if path.name != _EVENTS_FILE or beside.is_symlink() or not beside.is_file():
+    if path.name != _EVENTS_FILE:
         return ""
-    lines = beside.read_text(encoding="utf-8", errors="replace")[:10_000].splitlines()
+    lines = text_beside(path.with_name("workspace.yaml"), 10_000).splitlines()
     named = next((line.removeprefix("name:").strip() for line in lines if line.startswith("name:")), "")
     return title_of(named.strip("\"'"))
 

@@ -35,6 +35,7 @@ from holdfast.importers.source import (
     printable,
     read_json_lines,
     text_at,
+    text_beside,
     time_in,
     title_of,
     with_file_facts,
@@ -80,7 +81,7 @@ def _find_sessions(root: Path, report: ReadReport) -> Iterator[FoundSession]:
 
 def _header(path: Path, report: ReadReport) -> JsonFields:
     """Return the description of a session; what its place says if that line is damaged."""
-    lines = first_lines(path, report) if path.suffix != ".json" else list(_lines(path, ReadReport(), max_lines=1))
+    lines = _first_lines(path, report, max_lines=1)
     header = next((line for line in lines if text_at(line, "sessionId")), NOTHING)
     if header or not lines:
         return header
@@ -91,23 +92,30 @@ def _header(path: Path, report: ReadReport) -> JsonFields:
 
 def _project_folder(path: Path) -> str:
     """Return the folder that a session worked in, which the program keeps beside its chats."""
-    beside = path.parent.parent / ".project_root"
-    if beside.is_symlink() or not beside.is_file():
-        return ""
-    return printable(beside.read_text(encoding="utf-8", errors="replace")[:4_000].strip())
+    return printable(text_beside(path.parent.parent / ".project_root", 4_000).strip())
 
 
 def _peek(path: Path, report: ReadReport) -> tuple[str, str]:
     """Return the title and the model of a session for the list of sessions."""
     title, summary, model = "", "", ""
-    lines = first_lines(path, report) if path.suffix != ".json" else _lines(path, ReadReport(), max_lines=PEEKED_LINES)
-    for line in lines:
+    for line in _first_lines(path, report, max_lines=PEEKED_LINES):
         summary = text_at(line, "summary") or text_at(line, "$set", "summary") or summary
         model = model or text_at(line, "model")
         if not title and line.get("type") == "user":
             said = _text_of(line.get("content"))
             title = "" if said.startswith(_PROGRAM_TEXTS) else title_of(said)
     return title_of(summary) or title, model
+
+
+def _first_lines(path: Path, report: ReadReport, *, max_lines: int) -> list[JsonFields]:
+    """Return the first lines of a file, at most so many of an older version; none if it cannot be opened."""
+    if path.suffix != ".json":
+        return first_lines(path, report)
+    try:
+        return list(_lines(path, ReadReport(), max_lines=max_lines))
+    except OSError as error:
+        report.note_unreadable(path, error)
+        return []
 
 
 def _lines(path: Path, report: ReadReport, *, max_lines: int | None = None) -> Iterator[JsonFields]:

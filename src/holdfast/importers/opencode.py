@@ -14,7 +14,7 @@ it keeps, and the answer with the summary; earlier versions have that answer onl
 import json
 import sqlite3
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from pathlib import Path
@@ -33,6 +33,7 @@ from holdfast.importers.source import (
     SourceProgram,
     count_of,
     delegated,
+    file_stats,
     files_below,
     object_at,
     open_regular_file,
@@ -167,10 +168,15 @@ class _Folder:
         for path in files_below(below, "*.json", report):
             messages = self._message_files(path.stem, report)
             parts = [one for message in messages for one in self._part_files(path.stem, message.stem, report)]
-            stats = [one.stat() for one in (path, *messages, *parts)]
+            stats = file_stats((path, *messages, *parts))
+            try:
+                session = self.session(path)
+            except OSError as error:
+                report.note_unreadable(error.filename or path, error)
+                continue
             found[path.stem] = replace(
-                self.session(path),
-                modified_ms=max(int(one.st_mtime * 1_000) for one in stats),
+                session,
+                modified_ms=max((int(one.st_mtime * 1_000) for one in stats), default=0),
                 size=sum(one.st_size for one in stats),
             )
         return found
@@ -203,8 +209,11 @@ class _Folder:
 
     def model(self, session: str) -> str:
         """Return the model of a session's last answer."""
-        files = reversed(self._message_files(session, ReadReport()))
-        return next(filter(None, (text_at(_json_object(path), "modelID") for path in files)), "")
+        for path in reversed(self._message_files(session, ReadReport())):
+            with suppress(OSError):  # the import names what it cannot read
+                if model := text_at(_json_object(path), "modelID"):
+                    return model
+        return ""
 
     def _message_files(self, session: str, report: ReadReport) -> list[Path]:
         above = self.root / "session" if self.is_first_layout else self.root

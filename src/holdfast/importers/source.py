@@ -11,6 +11,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import blake2b
@@ -117,6 +118,10 @@ class ReadReport:
         name = printable(kind if isinstance(kind, str) and kind else "no type")[:MAX_KIND_CHARS]
         self.unknown[name if name in self.unknown or len(self.unknown) < MAX_UNKNOWN_KINDS else "others"] += 1
 
+    def note_unreadable(self, path: Path | str, error: OSError) -> None:
+        """Remember a file or folder that could not be opened."""
+        self.unreadable.append(f"{path}: {error.strerror or error}")
+
     def note_version(self, version: object) -> None:
         """Remember a version that the log names."""
         if isinstance(version, str | int) and len(self.versions) < MAX_UNKNOWN_KINDS:
@@ -185,7 +190,7 @@ def first_lines(path: Path, report: ReadReport) -> list[JsonFields]:
     try:
         return list(read_json_lines(path, ReadReport(), max_lines=PEEKED_LINES))
     except OSError as error:
-        report.unreadable.append(f"{path}: {error.strerror or error}")
+        report.note_unreadable(path, error)
         return []
 
 
@@ -224,30 +229,52 @@ def files_below(root: Path, pattern: str, report: ReadReport) -> list[Path]:
 
     def note(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
-            report.unreadable.append(f"{error.filename}: {error.strerror or error}")
+            report.note_unreadable(error.filename, error)
 
     for folder, folders, names in os.walk(root, onerror=note):
         folders.sort()
-        report.outside += [str(path) for name in folders if (path := Path(folder, name)).is_symlink()]
+        # Not `is_symlink` of a path, which raises where a folder may be listed and not searched.
+        report.outside += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]  # noqa: PTH114, PTH118
         for name in sorted(names):
             path = Path(folder, name)
             if not Path(name).match(pattern):
                 continue
             try:
                 is_outside = path.is_symlink() and not real_path(path).is_relative_to(base)
+                is_file = path.is_file()
             except OSError as error:
                 note(error)
                 continue
             if is_outside:
                 report.outside.append(str(path))
-            elif path.is_file():
+            elif is_file:
                 found.append(path)
     return found
 
 
+def text_beside(path: Path, max_bytes: int) -> str:
+    """Return the beginning of a small file beside a log; empty if it is a link, or cannot be read."""
+    try:
+        if path.is_symlink():
+            return ""
+        with open_regular_file(path) as file:
+            return file.read(max_bytes).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def file_stats(paths: Iterable[Path]) -> list[os.stat_result]:
+    """Return what the system says about files; nothing about one that has gone since it was found."""
+    stats: list[os.stat_result] = []
+    for path in paths:
+        with suppress(OSError):
+            stats.append(path.stat())
+    return stats
+
+
 def with_file_facts(found: FoundSession) -> FoundSession:
-    """Return a session with the size and the last change of its files."""
-    stats = [path.stat() for path in found.files]
+    """Return a session with the size and the last change of its files, without those that have gone meanwhile."""
+    stats = file_stats(found.files)
     changed = max((int(one.st_mtime * 1000) for one in stats), default=0)
     return replace(found, size=sum(one.st_size for one in stats), modified_ms=found.modified_ms or changed)
 
