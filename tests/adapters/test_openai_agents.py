@@ -28,6 +28,7 @@ from agents.retry import ModelRetryBackoffSettings, ModelRetrySettings
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from pydantic import BaseModel
 
+from holdfast import CannotFitError, govern
 from holdfast.adapters.openai_agents import ITEMS, HoldfastSession
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.testing.agent_contract import (
@@ -795,6 +796,52 @@ async def test_the_nested_history_of_a_handoff_is_sent_as_the_sdk_has_written_it
     assert [item["role"] for item in asked] == ["assistant"]
     assert "pay it" in asked[0]["content"]
     assert (await kept_texts(kept))[0] == ["pay it", "", '{"assistant": "billing"}', "paid"]
+    await kept.close()
+
+
+@pytest.mark.parametrize("can_recall", [False, True])
+async def test_a_nested_history_that_is_larger_than_the_budget_is_sent_with_its_beginning_and_its_end(
+    *, can_recall: bool
+) -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    tools: list[Any] = [kept.recall_tool] if can_recall else []
+    answers: Any = [[assistant_message("word " * 300)] for _ in range(20)]
+    first = ScriptedModel([*answers, [function_call("transfer_to_billing", {}, call_id="c1")]])
+    billing = ScriptedModel([[assistant_message("paid")]])
+    agent = Agent(name="a", model=first, tools=tools, handoffs=[Agent(name="billing", model=billing, tools=tools)])
+    config = kept.run_config(RunConfig(nest_handoff_history=True))
+    for number in range(20):
+        await Runner.run(agent, f"prompt {number}", session=kept, run_config=config)
+
+    result = await Runner.run(agent, "pay it", session=kept, run_config=config)
+
+    [asked] = [[dict(item) for item in call.input] for call in billing.calls]
+    [item] = asked
+    beginning, _, end = item["content"].partition("\n[… ")
+    notice, _, end = end.partition(" …]\n")
+    assert (result.final_output, item["role"]) == ("paid", "assistant")
+    assert beginning.startswith("For context")
+    assert "1. user: prompt 0\n" in beginning
+    assert "user: pay it\n" in end
+    assert end.endswith("</CONVERSATION HISTORY>")
+    assert (": recall with a query" in notice) is can_recall
+    assert CONTRACT_BUDGET * 0.6 < govern(asked, format=ITEMS.format, budget=10**6).tokens.total < CONTRACT_BUDGET
+    assert len(await kept.get_items()) == 44
+    await kept.close()
+
+
+async def test_a_nested_history_is_not_shortened_to_nothing_for_a_system_text_that_is_too_large() -> None:
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    first = ScriptedModel([[function_call("transfer_to_billing", {}, call_id="c1")]])
+    billing = Agent(name="billing", model=ScriptedModel([]), instructions="word " * 5_000)
+    agent = Agent(name="a", model=first, handoffs=[billing])
+
+    config = kept.run_config(RunConfig(nest_handoff_history=True))
+    with pytest.raises(CannotFitError) as refused:
+        await Runner.run(agent, "pay it " * 500, session=kept, run_config=config)
+
+    assert refused.value.part == "the system text"
+    assert 100 < refused.value.breakdown["the last exchange"] < 400
     await kept.close()
 
 

@@ -26,12 +26,12 @@ from holdfast.adapters.framework_conversation import (
 from holdfast.adapters.session_pool import SessionOptions, SessionPool, check_budget
 from holdfast.bare_list import govern
 from holdfast.core.conversation.json_values import copied_json, encode_canonical_json
-from holdfast.core.conversation.shorten import RECALL_TOOL
+from holdfast.core.conversation.shorten import RECALL_TOOL, clip_text
 from holdfast.core.history.events import MAIN, MessageAppended
 from holdfast.core.planning.policy import Policy
 from holdfast.core.planning.situation import Budget
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from holdfast.errors import imports_of_extra
+from holdfast.errors import CannotFitError, imports_of_extra
 from holdfast.models.base import Summarizer
 from holdfast.session.background_loop import BACKGROUND_LOOP
 from holdfast.session.blocking import BlockingSession
@@ -96,6 +96,8 @@ class ResponsesItems:
 
 
 ITEMS = ResponsesItems()
+MIN_HISTORY_CHARS = 500
+"""Nested handoff history is not made shorter than this."""
 INPUT_ROLES = frozenset({"user", "system", "developer"})
 """The roles of the items with which a run begins."""
 _LOGGER = logging.getLogger("holdfast")
@@ -719,19 +721,45 @@ class _RecoveringProvider(ModelProvider):
 def _fit_list(items: list[Item], options: FrameworkRequest, policy: Policy) -> list[Item]:
     """Return items that fit the budget, without the session."""
     tools = [*options.tools, *([RECALL_JSON] if options.can_recall else [])]
-    request = govern(
-        items,
-        budget=options.budget,
-        format=ITEMS.format,
-        model=options.model,
-        system=options.system,
-        tools=tools or None,
-        policy=policy,
-    )
+    fitting, share = items, 1.0
+    while True:
+        try:
+            request = govern(
+                fitting,
+                budget=options.budget,
+                format=ITEMS.format,
+                model=options.model,
+                system=options.system,
+                tools=tools or None,
+                policy=policy,
+            )
+        except CannotFitError as error:
+            share *= 0.9 * min(1.0, error.limit / error.needed)
+            shorter = _with_short_histories(items, share, can_recall=options.can_recall)
+            if shorter == fitting:
+                raise
+            fitting = shorter
+        else:
+            break
     sent = iter(request.messages)
-    if all(item in sent for item in items) and not validate(items, ITEMS.format):
-        return items  # nested handoff history is one message of the assistant, to which nothing needs to be added
+    if all(item in sent for item in fitting) and not validate(fitting, ITEMS.format):
+        return fitting  # nested handoff history is one message of the assistant, to which nothing needs to be added
     return [dict(item) for item in request.messages]
+
+
+def _with_short_histories(items: Sequence[Item], share: float, *, can_recall: bool) -> list[Item]:
+    """Return items with a share of each nested handoff history, from its beginning and its end.
+
+    The SDK nests a whole conversation in one text, so what fits a conversation into a budget cannot shorten it.
+    """
+    handle = "with a query" if can_recall else ""
+    shortened = list(items)
+    for at, item in enumerate(items):
+        text = item.get("content")
+        if item.get("role") == "assistant" and isinstance(text, str):
+            max_chars = max(MIN_HISTORY_CHARS, int(len(text) * share))
+            shortened[at] = {**item, "content": clip_text(text, max_chars, handle)}
+    return shortened
 
 
 def _length_of_read(read: Sequence[Item], items: Sequence[Item]) -> int:
