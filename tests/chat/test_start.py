@@ -1,13 +1,21 @@
 """What a user is told about the model, its key, its servers and an earlier conversation."""
 
+import asyncio
 import logging
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai import RunContext
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets.abstract import ToolsetTool
+from pydantic_ai.usage import RunUsage
 
+from holdfast.apps.chat import agent
+from holdfast.apps.chat.agent import OptionalToolset
 from holdfast.apps.chat.chat import Chat, describe_failure
 from holdfast.apps.chat.events import ChatNotice
 from holdfast.apps.chat.main import _describe_resuming, program_name
@@ -357,3 +365,51 @@ async def test_a_server_that_cannot_start_is_named_once_and_the_turns_go_on_with
     assert served.tools[0] == ["tides_high_water"]
     named = [text.partition(" cannot start: ")[0] for text in notices(screen)]
     assert sorted(named) == ["the MCP server 'gone'", "the MCP server 'unset'"]
+
+
+class SilentToolset(FunctionToolset[object]):
+    """The tools of a server that takes requests and answers none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+
+    async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
+        del ctx
+        self.is_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True], ids=["too late", "interrupted"])
+async def test_a_server_that_does_not_answer_holds_no_turn_and_is_started_again_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, *, is_interrupted: bool
+) -> None:
+    monkeypatch.setattr(agent, "MCP_START_SECONDS", 60 if is_interrupted else 0)
+    happened: list[str] = []
+
+    async def stop() -> None:
+        happened.append("stopped")
+
+    silent = SilentToolset()
+    server = OptionalToolset(silent, "tides", happened.append, stop=stop)
+    ctx = RunContext[object](deps=None, model=TestModel(), usage=RunUsage())
+
+    async with server:
+        asking = asyncio.create_task(server.get_tools(ctx))
+        await silent.is_asked.wait()
+        if is_interrupted:
+            asking.cancel()
+        (tools,) = await asyncio.gather(asking, return_exceptions=True)
+        again = await server.get_tools(ctx)
+    happened.append("next turn")
+    async with server:
+        pass
+
+    reported = (
+        "the MCP server 'tides' cannot start: it did not list its tools within 0 s; the turn goes on without its tools."
+        " Check [mcp.tides] in the settings, or remove it"
+    )
+    assert happened == [*([] if is_interrupted else [reported]), "next turn", "stopped"]
+    assert again == {}
+    assert isinstance(tools, asyncio.CancelledError) if is_interrupted else tools == {}

@@ -6,7 +6,7 @@ loop loads them in a thread while the user types the first prompt.
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.models.embedded.server import EmbeddedServer
 
 MCP_START_SECONDS = 30
-"""How long the program of an MCP server may take to start: one that `npx` or `uvx` runs may be installed first."""
+"""How long an MCP server may take to start, as one that `npx` or `uvx` installs first, and to list its tools."""
 CLOSING_INSTRUCTION = (
     "You have used all {steps} steps of this turn, and no tool can be called any more. Answer now with what you have:"
     " what was done, what was found, and what is still open."
@@ -135,6 +135,10 @@ class OptionalToolset(WrapperToolset[object]):
     """Receives each new problem of the server."""
     settings_problem: str = ""
     """Why the settings of the server cannot work."""
+    stop: Callable[[], Awaitable[None]] | None = None
+    """Ends the program of the server, which otherwise keeps running between turns."""
+    _is_silent: bool = field(default=False, init=False)
+    """Whether the server did not say which tools it has, as one that is still busy with a call of an earlier turn."""
     _reported: str = field(default="", init=False)
     _is_running: bool = field(default=False, init=False)
 
@@ -144,6 +148,9 @@ class OptionalToolset(WrapperToolset[object]):
             self._report(self.settings_problem)
             return self
         try:
+            if self._is_silent and self.stop is not None:
+                await self.stop()
+            self._is_silent = False
             await self.wrapped.__aenter__()
             self._is_running = True
         except Exception as error:  # noqa: BLE001 - a server may fail in any way
@@ -157,8 +164,18 @@ class OptionalToolset(WrapperToolset[object]):
 
     async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
         """Return the tools of the server, if it runs."""
+        if not self._is_running or self._is_silent:
+            return {}
         try:
-            return await self.wrapped.get_tools(ctx) if self._is_running else {}
+            async with asyncio.timeout(MCP_START_SECONDS):
+                return await self.wrapped.get_tools(ctx)
+        except asyncio.CancelledError:
+            self._is_silent = True
+            raise
+        except TimeoutError:
+            self._is_silent = True
+            self._report(f"it did not list its tools within {MCP_START_SECONDS} s")
+            return {}
         except Exception as error:  # noqa: BLE001 - as above
             self._report(str(error) or type(error).__name__)
             return {}
@@ -239,12 +256,14 @@ def _sub_agent(
 def mcp_toolset(server: McpServer, report: Callable[[str], None]) -> OptionalToolset:
     """Return the tools of a server; `report` receives the problem if it cannot start."""
     try:
-        return OptionalToolset(_mcp_toolset(server), server.name, report)
+        toolset, stop = _mcp_toolset(server)
     except SettingsError as error:
         return OptionalToolset(FunctionToolset(), server.name, report, error.problem)
+    return OptionalToolset(toolset, server.name, report, stop=stop)
 
 
-def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:
+def _mcp_toolset(server: McpServer) -> tuple[AbstractToolset[object], Callable[[], Awaitable[None]] | None]:
+    """Return the tools of a server, and what ends its program if it has one here."""
     # FastMCP reads its settings when it is imported, by default from `.env` in the working folder: an untrusted file.
     settings_file = os.environ.setdefault(MCP_SETTINGS_VARIABLE, os.devnull)
     try:
@@ -257,13 +276,12 @@ def _mcp_toolset(server: McpServer) -> AbstractToolset[object]:
             del os.environ[MCP_SETTINGS_VARIABLE]
     server = server.with_environment(os.environ)
     if server.url:
-        return MCPToolset[object](server.url, id=server.name, headers=dict(server.headers) or None).prefixed(
-            server.name
-        )
+        served = MCPToolset[object](server.url, id=server.name, headers=dict(server.headers) or None)
+        return served.prefixed(server.name), None
     # A server's standard error would garble the screen.
     transport = StdioTransport(server.command or "", list(server.args), env=dict(server.env), log_file=Path(os.devnull))
     toolset = MCPToolset[object](transport, id=server.name, init_timeout=MCP_START_SECONDS)
-    return toolset.prefixed(server.name)
+    return toolset.prefixed(server.name), transport.disconnect
 
 
 def build_system_text(text: str | None, folder: Path, *, has_tools: bool) -> str:
