@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.history.codec import to_record
 from holdfast.core.history.events import MessageAppended
-from holdfast.errors import StoreUnavailableError
+from holdfast.errors import DamagedStoreError, StoreUnavailableError
+from holdfast.session.maintenance.scrub import scrub
 from holdfast.session.maintenance.transfer import import_recovered
 from holdfast.stores.base import JsonRecord
 from holdfast.stores.encoding import compress
@@ -118,6 +119,30 @@ async def test_the_rest_of_a_truncated_file_is_recovered(path: Path) -> None:
 
     assert log.records
     assert sorted([*log.lost, *log.records]) == list(range(40))
+
+
+@pytest.mark.parametrize("gone", [0, 5, 39])
+async def test_a_record_that_a_damaged_file_has_lost_is_told_and_no_other_takes_its_place(
+    path: Path, gone: int
+) -> None:
+    with closing(sqlite3.connect(path)) as owner:
+        owner.execute("DELETE FROM events WHERE id & 0xFFFFFFFF = ?", (gone,))
+        owner.commit()
+    store, problem = SqliteStore(path), f"record {gone} of session 's' cannot be found"
+
+    with pytest.raises(DamagedStoreError, match=problem):
+        await store.read("s")
+    with pytest.raises(DamagedStoreError, match=problem):
+        await store.read_at("s", [gone, 7])
+    with pytest.raises(DamagedStoreError, match=problem):
+        await store.read_from_snapshot("s")
+    with pytest.raises(DamagedStoreError, match=problem):
+        await scrub(store, "s", "never said", time_ms=NOW_MS)
+
+    assert [stored.position for stored in await store.read("s", start=10, limit=3)] == [10, 11, 12]
+    assert [stored.position for stored in await store.read_at("s", [7, 8, 40])] == [7, 8]
+    assert recover_store(path).logs[1].lost == [gone]
+    await store.close()
 
 
 async def test_a_length_and_a_position_that_the_file_cannot_have_had_are_no_lost_records(path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from holdfast.core.conversation.json_values import encode_json
 from holdfast.errors import (
+    DamagedStoreError,
     MissingBlobError,
     SequenceConflictError,
     StoreError,
@@ -343,23 +344,41 @@ class SqliteDatabase:
 
     def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
         check_session_id(session)
-        number = self._session_number(session)
+        start = max(0, start)
+        number, length = self._number_and_length(session)
         query = "SELECT id & ?, time_ms, data FROM events WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-        rows = _row_id(number, max(0, start)), _row_id(number + 1, 0)
-        values = POSITION_MASK, *rows, -1 if limit is None else limit
-        return unpack_records(self._connection.execute(query, values), self._name)
+        values = POSITION_MASK, _row_id(number, start), _row_id(number + 1, 0), -1 if limit is None else limit
+        records = unpack_records(self._connection.execute(query, values), self._name)
+        stop = length if limit is None else min(length, start + limit)
+        # There may be more by now. Damage of a page can hide rows of which SQLite says nothing.
+        self._check_complete(session, number, records, range(start, max(stop, start + len(records))))
+        return records
 
     def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
         check_session_id(session)
-        number = self._session_number(session)
-        ids = json.dumps([_row_id(number, position) for position in positions if 0 <= position <= POSITION_MASK])
+        number, length = self._number_and_length(session)
+        known = sorted({position for position in positions if 0 <= position < length})
+        ids = json.dumps([_row_id(number, position) for position in known])
         query = "SELECT id & ?, time_ms, data FROM events WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
-        return unpack_records(self._connection.execute(query, (POSITION_MASK, ids)), self._name)
+        records = unpack_records(self._connection.execute(query, (POSITION_MASK, ids)), self._name)
+        self._check_complete(session, number, records, known)
+        return records
+
+    def _number_and_length(self, session: str) -> tuple[int, int]:
+        """Return the number of a session, and the length of its log; 0, which has no rows, for an unknown one."""
+        return self._connection.execute(FIND_SESSION, (session,)).fetchone() or (0, 0)
+
+    def _check_complete(
+        self, session: str, number: int, records: Sequence[StoredRecord], positions: Sequence[int]
+    ) -> None:
+        """Raise if some of the records are missing, unless the session was deleted since its length was read."""
+        if [stored.position for stored in records] != [*positions] and self._session_number(session) == number:
+            missing = min({*positions}.difference(stored.position for stored in records), default=records[-1].position)
+            raise DamagedStoreError(self._name, f"record {missing} of session {session!r} cannot be found")
 
     def _session_number(self, session: str) -> int:
         """Return the number of a session; 0, which has no rows, for an unknown one."""
-        row = self._connection.execute("SELECT id FROM sessions WHERE name_id = ?", (session,)).fetchone()
-        return row[0] if row else 0
+        return self._number_and_length(session)[0]
 
     def length(self, session: str) -> int:
         check_session_id(session)
