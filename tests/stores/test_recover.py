@@ -133,6 +133,8 @@ async def test_a_record_that_a_damaged_file_has_lost_is_told_and_no_other_takes_
     with pytest.raises(DamagedStoreError, match=problem):
         await store.read("s")
     with pytest.raises(DamagedStoreError, match=problem):
+        await store.read("s", start=gone, limit=1)
+    with pytest.raises(DamagedStoreError, match=problem):
         await store.read_at("s", [gone, 7])
     with pytest.raises(DamagedStoreError, match=problem):
         await store.read_from_snapshot("s")
@@ -142,6 +144,21 @@ async def test_a_record_that_a_damaged_file_has_lost_is_told_and_no_other_takes_
     assert [stored.position for stored in await store.read("s", start=10, limit=3)] == [10, 11, 12]
     assert [stored.position for stored in await store.read_at("s", [7, 8, 40])] == [7, 8]
     assert recover_store(path).logs[1].lost == [gone]
+    await store.close()
+
+
+@pytest.mark.parametrize("value", [7, 1.5, "text", "7"])
+async def test_a_value_whose_type_damage_has_changed_is_reported_as_damage(path: Path, value: object) -> None:
+    with closing(sqlite3.connect(path)) as owner:
+        owner.execute("UPDATE events SET data = ?", (value,))
+        owner.execute("UPDATE facts SET value = ?", (value,))
+        owner.commit()
+    store = SqliteStore(path)
+
+    for reading in (store.read("s"), store.read_at("s", [3]), store.get_value("limit"), store.values("")):
+        with pytest.raises(DamagedStoreError):
+            await reading
+
     await store.close()
 
 

@@ -63,9 +63,12 @@ def compress(content: bytes) -> bytes:
 
 def decompress(data: bytes, store: str) -> bytes:
     """Return content from its stored form."""
-    encoding, content = data[:1], data[1:]
-    if encoding == UNCOMPRESSED:
-        return bytes(content)
+    try:
+        encoding, content = data[:1], data[1:]
+        if encoding == UNCOMPRESSED:
+            return bytes(content)
+    except TypeError as error:  # SQLite keeps the type with the value, so damage changes it too
+        raise DamagedStoreError(store, f"a piece is no bytes: {error}") from error
     if encoding not in {DEFLATED, DEFLATED_WITH_DICTIONARY}:
         raise DamagedStoreError(store, f"a piece is kept in an unknown way, {encoding!r}")
     try:
@@ -97,7 +100,7 @@ def decode_record(content: bytes, store: str) -> JsonRecord:
     """Return the record that some JSON holds."""
     try:
         return cast("JsonRecord", decode_json(content))
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:  # as above
         raise DamagedStoreError(store, f"a record is not JSON: {error}") from error
 
 

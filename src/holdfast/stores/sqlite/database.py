@@ -372,9 +372,10 @@ class SqliteDatabase:
         self, session: str, number: int, records: Sequence[StoredRecord], positions: Sequence[int]
     ) -> None:
         """Raise if some of the records are missing, unless the session was deleted since its length was read."""
-        if [stored.position for stored in records] != [*positions] and self._session_number(session) == number:
-            missing = min({*positions}.difference(stored.position for stored in records), default=records[-1].position)
-            raise DamagedStoreError(self._name, f"record {missing} of session {session!r} cannot be found")
+        found = [stored.position for stored in records]
+        if found != [*positions] and self._session_number(session) == number:
+            missing = {*positions}.difference(found) or {*found}
+            raise DamagedStoreError(self._name, f"record {min(missing)} of session {session!r} cannot be found")
 
     def _session_number(self, session: str) -> int:
         """Return the number of a session; 0, which has no rows, for an unknown one."""
