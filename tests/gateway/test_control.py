@@ -398,9 +398,12 @@ async def test_every_operation_takes_and_returns_what_the_description_says(url: 
         ("settings", {"budget": 10}),
         ("settings", {"colour": "red"}),
         ("recall", {}),
-        ("recall", {"query": "x", "tokens": 0}),
+        ("settings", {"budget": 10**12 + 1}),
+        ("recall", {"query": "x", "tokens": 99}),
+        ("recall", {"query": "x", "tokens": 100_001}),
         ("preview", {"draft": "yes"}),
-        ("compact", {"budget": 0}),
+        ("preview", {"budget": 63}),
+        ("compact", {"budget": 10**12 + 1}),
         ("rewind", {"to": -1}),
         ("pin", {"position": "first"}),
         ("fork", {"at": 1.5}),
@@ -418,6 +421,26 @@ async def test_what_the_description_excludes_is_refused_and_says_why(url: str, p
     assert seen.status == 400
     refusal = operation["responses"]["400"]["content"]["application/json"]["schema"]
     jsonschema.validate(json.loads(seen.body), refusal | strict(described))
+
+
+async def test_a_body_that_is_too_large_is_refused_as_the_description_says(url: str) -> None:
+    described = await value(url, "/openapi.json")
+    named = {
+        (method, path.rpartition("/")[2])
+        for path, methods in described["paths"].items()
+        for method, operation in methods.items()
+        if "413" in operation["responses"]
+    }
+    await talk(url, "talk", "hello")
+    seen = {name: await control(url, f"/sessions/talk/{name}", "POST", b" " * (1 << 20) + b"{}") for _, name in named}
+
+    assert {name: one.status for name, one in seen.items()} == dict.fromkeys(seen, 413)
+    assert named == {
+        (method, path.rpartition("/")[2])
+        for path, methods in described["paths"].items()
+        for method in methods
+        if method == "post"
+    }
 
 
 async def test_the_description_names_every_route(url: str) -> None:

@@ -11,11 +11,14 @@ from typing import Annotated, TypeAlias, TypedDict, cast
 import msgspec
 
 from holdfast.apps.gateway.recording.governing import CompactionMode
+from holdfast.core.planning.situation import MAX_LIMIT, MIN_BUDGET_TOKENS
+from holdfast.core.recall.query import MAX_RECALL_TOKENS, MIN_RECALL_TOKENS
 from holdfast.wire.answers import JsonObject
 
 DEFAULT_RECALL_TOKENS = 2_000
 JSON_TYPE, LINES_TYPE = "application/json", "application/jsonl"
-PositiveInt: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+RecallTokens: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_RECALL_TOKENS, le=MAX_RECALL_TOKENS)]
+BudgetTokens: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_BUDGET_TOKENS, le=MAX_LIMIT)]
 Position: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -26,7 +29,7 @@ class RecallBody(msgspec.Struct, forbid_unknown_fields=True):
     """What to look for."""
 
     query: str
-    tokens: PositiveInt = DEFAULT_RECALL_TOKENS
+    tokens: RecallTokens = DEFAULT_RECALL_TOKENS
 
 
 class EmptyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,7 +40,7 @@ class PreviewBody(msgspec.Struct, forbid_unknown_fields=True):
     """How a compaction would be made; with `draft` a model writes the summary that would be used."""
 
     focus: str = ""
-    budget: PositiveInt | None = None
+    budget: BudgetTokens | None = None
     draft: bool = False
 
 
@@ -45,7 +48,7 @@ class CompactBody(msgspec.Struct, forbid_unknown_fields=True):
     """How to compact; `preview` is the id of a preview that is approved."""
 
     focus: str = ""
-    budget: PositiveInt | None = None
+    budget: BudgetTokens | None = None
     preview: str = ""
 
 
@@ -280,12 +283,14 @@ _QUERY: Mapping[str, tuple[JsonObject, str]] = {
     "after": ({"type": "string"}, "The `next` of the page before."),
     "q": ({"type": "string"}, "Words in the id or the title."),
 }
+TOO_LARGE = "413"
 _REFUSALS: Mapping[str, str] = {
     "400": "The request is malformed.",
     "401": "The token is missing or wrong.",
     "403": "The key may not use the control API, or a web page asks.",
     "404": "There is no such session, message or request.",
     "409": "Nothing could be compacted.",
+    TOO_LARGE: "The body is too large.",
     "500": "The log was changed.",
     "503": "The store cannot be used.",
 }
@@ -335,7 +340,11 @@ def _described(operation: Operation, schemas: Mapping[type[object], JsonObject])
         "summary": operation.about,
         "parameters": parameters,
         "responses": {"200": {"description": operation.about, "content": content}}
-        | {status: {"description": text, "content": refusal} for status, text in _REFUSALS.items()},
+        | {
+            status: {"description": text, "content": refusal}
+            for status, text in _REFUSALS.items()
+            if status != TOO_LARGE or operation.method == "POST"
+        },
     }
     if operation.body is not None:
         schema = {JSON_TYPE: {"schema": schemas[operation.body]}}

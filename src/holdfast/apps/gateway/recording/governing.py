@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.apps.gateway.recording.client_body import ClientBody, members_of, read_json, write_json
 from holdfast.core.conversation.repair import NO_NEW_MESSAGE_NOTICE
+from holdfast.core.planning.situation import MAX_LIMIT
 from holdfast.counters.models import binds_thinking
 from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
@@ -43,7 +44,7 @@ class GoverningChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 
     policy: str | None = None
     compaction: CompactionMode | None = None
-    budget: Annotated[int, msgspec.Meta(ge=MIN_BUDGET)] | None = None
+    budget: Annotated[int, msgspec.Meta(ge=MIN_BUDGET, extra_json_schema={"maximum": MAX_LIMIT})] | None = None
 
     def otherwise(self, other: "GoverningChoice") -> "GoverningChoice":
         """Return this choice, and where it has none the other."""
