@@ -249,15 +249,6 @@ async def test_a_method_that_a_route_does_not_take_is_refused_as_every_error(url
     )
 
 
-async def test_a_path_that_has_no_route_is_refused_as_every_error(url: str) -> None:
-    seen = await control(url, "/nothing")
-
-    assert (seen.status, json.loads(seen.body)) == (
-        404,
-        {"error": "there is no /holdfast/v1/nothing; see /holdfast/v1/openapi.json"},
-    )
-
-
 async def test_a_compaction_that_needs_a_model_where_there_is_none_is_a_conflict_that_says_what_to_set(
     url: str,
 ) -> None:
@@ -273,6 +264,15 @@ async def test_a_compaction_that_needs_a_model_where_there_is_none_is_a_conflict
             " or set summarization_model for a program"
         },
     )
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/", ""])
+async def test_a_route_that_there_is_not_is_refused_as_every_error(url: str, path: str) -> None:
+    seen = await control(url, path)
+    nobody = await ask(url, "GET", f"/holdfast/v1{path}")
+
+    said = {"error": f"there is no /holdfast/v1{path}; see /holdfast/v1/openapi.json"}
+    assert (seen.status, json.loads(seen.body), nobody.status) == (404, said, 401)
 
 
 @pytest.mark.parametrize(

@@ -139,18 +139,13 @@ def gateway_app(
     app = Starlette(
         routes=routes,
         middleware=[Middleware(_Entrance, access=rules, relay=relay)],
-        exception_handlers={404: _refuse_path, 405: _refuse_method},
+        exception_handlers={405: _refuse_method},
         lifespan=_lifespan,
     )
     app.state.close_gateway = [tools.close, pages.close, recorder.close, client.close]
     app.state.recorder = recorder
     app.state.stop_page_streams = pages.stop_streams
     return app
-
-
-async def _refuse_path(request: Request, _error: Exception) -> Response:
-    """Return the answer to a path below `/holdfast/v1` that has no route, in the form of all its errors."""
-    return JSONResponse({"error": f"there is no {request.scope['path']}; see /holdfast/v1/openapi.json"}, 404)
 
 
 async def _refuse_method(request: Request, error: Exception) -> Response:

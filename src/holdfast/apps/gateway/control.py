@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import Receive, Scope, Send
 
 from holdfast.apps.gateway import control_schema as schema
@@ -66,8 +66,9 @@ def control_routes(recorder: Recorder, access: Access) -> list[BaseRoute]:
         Route(operation.path, _endpoint(partial(handler, api), access), methods=[operation.method])
         for handler, operation in _OPERATIONS
     ]
-    unknown = [Route(path, _UnknownPaths(access)) for path in ("/holdfast", "/holdfast/{path:path}")]
-    return [Mount("/holdfast/v1", routes=routes), *unknown]
+    unknown = _UnknownPaths(access)
+    other = [Route(path, unknown) for path in ("/holdfast", "/holdfast/{path:path}")]
+    return [Mount("/holdfast/v1", Router(routes, default=unknown)), *other]
 
 
 class _UnknownPaths:
