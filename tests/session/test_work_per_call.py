@@ -17,6 +17,9 @@ import pytest
 
 from holdfast import Session
 from holdfast.apps.mcp import ConversationReader
+from holdfast.apps.viewer.export import export_page
+from holdfast.apps.viewer.pages import Pages
+from holdfast.apps.viewer.session_index import SessionIndexes
 from holdfast.core.conversation import repair
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning import receipt
@@ -171,6 +174,11 @@ async def reopen(session: Session) -> None:
         await again.prepare(BUDGET)
 
 
+async def export(session: Session) -> None:
+    page = await export_page(Pages(SessionIndexes(session.store)), session.id, now_ms=0)
+    assert "worker 999 failed" in page
+
+
 async def show(session: Session, **arguments: object) -> None:
     text, is_error = await ConversationReader(session.store).call("show", {"conversation": session.id, **arguments})
     assert ("question 0" in text, is_error) == (True, False)
@@ -191,6 +199,7 @@ OPERATIONS: dict[str, Callable[[Session], Awaitable[object]]] = {
     "delegations": lambda session: session.delegations(),
     "fork": lambda session: session.fork("other"),
     "list the artifacts": lambda session: session.artifacts(),
+    "export as a page": export,
     "list the messages": lambda session: session.messages(),
     "list the visible messages": lambda session: session.visible_messages(),
     "open": reopen,

@@ -1,5 +1,6 @@
 """A session as one HTML file that needs nothing else: no server, no script, no request to anywhere."""
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
@@ -12,21 +13,28 @@ T = TypeVar("T")
 
 
 async def export_page(pages: Pages, session: str, *, now_ms: int, is_redacted: bool = True) -> str:
-    """Return a whole session as HTML; keys and passwords are removed unless `is_redacted` is False."""
-    clean = redacted if is_redacted else _as_it_is
+    """Return a whole session as HTML; keys and passwords are removed unless `is_redacted` is False.
+
+    A session may be long, and a gateway has streams to serve meanwhile, so texts are worked on in threads.
+    """
+
+    async def clean(value: T) -> T:
+        return await asyncio.to_thread(redacted, value) if is_redacted else value
+
     row_pages: list[tuple[TranscriptRow, ...]] = []
     plot = await pages.plot(session, wait_seconds=None)
     first = page = await pages.session(session, first=0, max_chars=None)
     while True:
-        row_pages.append(clean(page.rows))
+        row_pages.append(await clean(page.rows))
         if page.stop >= page.message_count:
             break
         page = await pages.session(session, first=page.stop, max_chars=None)
-    changes = [clean(await pages.change(session, change.number)) for change in first.changes]
+    changes = [await clean(await pages.change(session, change.number)) for change in first.changes]
     css = static_file("viewer.css")
-    return render(
+    return await asyncio.to_thread(
+        render,
         "export.html",
-        page=clean(first),
+        page=await clean(first),
         plot=plot,
         row_pages=row_pages,
         changes=changes,
@@ -40,10 +48,6 @@ async def export_page(pages: Pages, session: str, *, now_ms: int, is_redacted: b
 def redacted(value: T) -> T:
     """Return a value without the keys and passwords in any of its texts."""
     return cast("T", _redacted(value))
-
-
-def _as_it_is(value: T) -> T:
-    return value
 
 
 def _redacted(value: object) -> object:
