@@ -460,13 +460,17 @@ def _join_same_side(messages: Iterable[Message]) -> list[Message]:
 
 def _join(messages: Iterable[Message], belong_together: Callable[[Message, Message], bool]) -> list[Message]:
     """Return messages with consecutive ones joined if they belong together."""
-    joined: list[Message] = []
+    runs: list[list[Message]] = []
     for message in messages:
-        if joined and belong_together(joined[-1], message):
-            joined[-1] = Message(message.role, (*joined[-1].parts, *message.parts))
+        if runs and belong_together(runs[-1][-1], message):
+            runs[-1].append(message)
         else:
-            joined.append(message)
-    return joined
+            runs.append([message])
+    return [run[0] if len(run) == 1 else Message(run[0].role, tuple(_parts_of(run))) for run in runs]
+
+
+def _parts_of(messages: Iterable[Message]) -> Iterator[Part]:
+    return (part for message in messages for part in message.parts)
 
 
 def _split_calls(messages: Iterable[Message]) -> Iterator[Message]:

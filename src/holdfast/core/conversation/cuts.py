@@ -68,11 +68,14 @@ def can_cut(before: Message, after: Message) -> bool:
     return not any(joins(before, after) for joins in PROVIDER_RULES)
 
 
-def next_cut(messages: MessageSequence, index: int) -> int:
-    """Return the first legal cut at or after `index`; the end counts as one."""
-    while 0 < index < len(messages) and not can_cut(messages[index - 1], messages[index]):
+def next_cut(messages: MessageSequence, index: int, known: range = range(0)) -> int:
+    """Return the first legal cut at or after `index`; the end counts as one.
+
+    All indices in `known` have the last of them as their first legal cut.
+    """
+    while 0 < index < len(messages) and index not in known and not can_cut(messages[index - 1], messages[index]):
         index += 1
-    return index
+    return known[-1] if index in known else index
 
 
 def uncuttable_span(messages: MessageSequence, index: int) -> tuple[int, int]:

@@ -88,6 +88,8 @@ class Transcript:
         """What messages cost in full and shortened as a key says."""
         self.cached_cuts: defaultdict[object, dict[int, int]] = defaultdict(dict)
         """Cuts that were placed as a key says."""
+        self.uncuttable = range(0)
+        """Indices that all have the last of them as their first legal cut: a long batch of calls is searched once."""
         self._grow(self.reader.measure(natives, 0), natives)
 
     @classmethod
@@ -191,7 +193,7 @@ class Transcript:
         known = len(self._natives)
         added = natives[known:]
         grown._grow(self.reader.measure(added, known), added)
-        grown._positions, grown._length = None, len(natives)
+        grown._positions, grown._length, grown.uncuttable = None, len(natives), range(0)
         sizes = (self.bytes_of(index) for index in range(self._length, len(natives)))
         grown.largest_bytes = max(self.largest_bytes, max(sizes, default=0))
         return grown

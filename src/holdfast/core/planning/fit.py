@@ -94,7 +94,8 @@ class CutGrid(NamedTuple):
                 index = bisect_left(range(self.limit), target, key=self.load)
             else:
                 index = self.transcript.index_at_bytes(target * self.max_tokens * CUT_GRID_BYTES_PER_TOKEN, self.limit)
-            position = next_cut(self.transcript, index)
+            position = next_cut(self.transcript, index, self.transcript.uncuttable)
+            self.transcript.uncuttable = range(index, position + 1)
             if position < self.limit:
                 # Messages before a cut never change, so neither does the cut.
                 known[number] = position

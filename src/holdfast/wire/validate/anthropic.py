@@ -56,14 +56,16 @@ def uses_are_answered(payload: Payload) -> Iterator[Violation]:
     waiting: list[object] = []
     for index, message in enumerate(payload.messages):
         results = [block.get("tool_use_id") for block in content_blocks(message) if block.get("type") == "tool_result"]
+        answered, still_open = set(results), set(waiting)
         for use in waiting:
-            if use not in results:
+            if use not in answered:
                 yield Violation("use-answered", at(index - 1), f"tool_use {use!r} has no tool_result directly after it")
-        for number, result in enumerate(results):
-            if result not in waiting or result in results[:number]:
+        for result in results:
+            if result not in still_open:
                 yield Violation(
                     "result-has-use", at(index), f"tool_result for {result!r}, which is not an open tool_use"
                 )
+            still_open.discard(result)
         first_others = content_blocks(message)[: len(results)]
         if any(block.get("type") != "tool_result" for block in first_others):
             yield Violation("results-first", at(index), "tool results must come before anything else")
@@ -219,13 +221,14 @@ def converse_uses_are_answered(payload: Payload) -> Iterator[Violation]:
     waiting: list[object] = []
     for index, message in enumerate(payload.messages):
         results = _ids(message, "toolResult")
+        answered, still_open = set(results), set(waiting)
         for result in results:
-            if result not in waiting:
+            if result not in still_open:
                 yield Violation(
                     "result-has-use", at(index), f"toolResult {result!r} has no toolUse in the message before"
                 )
         for use in waiting:
-            if use not in results:
+            if use not in answered:
                 yield Violation("use-answered", at(index - 1), f"toolUse {use!r} has no toolResult directly after it")
         waiting = _ids(message, "toolUse")
         if len(set(map(str, waiting))) != len(waiting):

@@ -50,12 +50,14 @@ def calls_are_answered(payload: Payload) -> Iterator[Violation]:
     for index, message in enumerate(payload.messages):
         parts = [part for part in content_blocks(message, "parts") if not is_not_decoded(part)]
         results = [part.get("tool_call_id") for part in parts if _is_result(part)]
+        answered, still_open = set(results), set(waiting)
         for call in waiting:
-            if call not in results:
+            if call not in answered:
                 yield Violation("call-answered", at(index - 1), f"call {call!r} has no result directly after it")
-        for number, result in enumerate(results):
-            if result not in waiting or result in results[:number]:
+        for result in results:
+            if result not in still_open:
                 yield Violation("result-has-call", at(index), f"a result for {result!r}, which is not an open call")
+            still_open.discard(result)
         if not all(map(_is_result, parts[: len(results)])):
             yield Violation("results-first", at(index), "tool results must come before anything else")
         waiting = _calls(message)
