@@ -272,6 +272,23 @@ def test_a_wrong_value_can_be_put_right_and_a_broken_file_is_not_touched(setting
     assert (home / "holdfast.toml").read_text() == "max_steps = "
 
 
+def test_a_limit_that_is_switched_off_is_saved_as_none(settings: Setup, home: Path) -> None:
+    save_setting(settings(), "max_steps", "off")
+
+    assert (home / "holdfast.toml").read_text() == "max_steps = 0\n"
+    assert settings().max_steps is None
+
+
+def test_a_file_from_which_a_setting_is_removed_keeps_its_readers(settings: Setup, home: Path, project: Path) -> None:
+    loaded = settings("max_steps = 3\n", "max_steps = 4\n")
+    (project / "holdfast.toml").chmod(0o664)
+
+    removed = [remove_setting(loaded, "max_steps", scope=scope) for scope in ("user", "project")]
+
+    modes = [stat.S_IMODE((folder / "holdfast.toml").stat().st_mode) for folder in (home, project)]
+    assert (removed, modes) == ([True, True], [0o600, 0o664])
+
+
 def test_a_setting_is_forgotten_and_the_rest_stays(settings: Setup, home: Path) -> None:
     found = settings(FILE)
 

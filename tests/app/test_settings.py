@@ -144,6 +144,7 @@ def test_a_wrong_rule_is_named_by_the_line_of_its_file(settings: Setup, home: Pa
         ("colour", "never", "never"),
         ("color", "always", "always"),
         ("approve", "yes", "on"),
+        ("approve", "ON", "on"),
         ("approve", "false", "off"),
         ("tools", "read, run", "read, run"),
         ("tools", "none", "none"),
@@ -199,6 +200,7 @@ def test_what_cannot_be_is_refused_with_what_would_do(key: str, text: str, probl
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ("allow = ['']", '1: allow: must be a list of texts such as ["a", "b"], not [\'\']'),
         ("trust = ['']", "1: trust: must be a list of folders such as [\"~/work\"], not ['']"),
         ("system = 5", "1: system: must be the path of a file, not 5"),
         ("memory = 'holdfast.toml'", "1: memory: {file} is a file; name a folder, or off"),

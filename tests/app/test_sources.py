@@ -133,6 +133,15 @@ def test_cowagent_has_its_three_settings_in_a_config_json(settings: Setup, proje
     assert said.model == "embedded"
 
 
+def test_a_key_of_a_config_json_that_is_no_setting_is_a_note_and_no_problem(settings: Setup, project: Path) -> None:
+    found = settings(config_json='{"agent_max_stepss": 3, "agent_max_steps": 2}')
+
+    assert (found.max_steps, found.problems) == (2, ())
+    assert found.notes == (
+        f"ignored: {project}/config.json:1: agent_max_stepss: is not a setting; did you mean 'agent_max_steps'?",
+    )
+
+
 @pytest.mark.seed("C-21")
 def test_copilots_thresholds_come_from_its_own_variables(settings: Setup) -> None:
     variables = {"COPILOT_BACKGROUND_COMPACTION_THRESHOLD": "0.5", "COPILOT_BUFFER_EXHAUSTION_THRESHOLD": "70%"}

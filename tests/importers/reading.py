@@ -73,7 +73,7 @@ def _other_line(event: log.Event) -> str:
         case log.ModelSwitched():
             return f"model: {event.model}"
         case log.SideCallRecorded():
-            return f"side call for a {event.purpose}: {event.answer}"
+            return f"side call of {event.model} for a {event.purpose}: {event.answer}{_billed(event.usage)}"
         case log.Rewound():
             return f"rewound to {event.to}"
         case log.Forked():
@@ -87,10 +87,12 @@ def _message_line(event: log.MessageAppended) -> str:
     said = [message.text] if message.text else []
     said += [f"→ {call.id} {call.name} {call.arguments}" for call in message.calls]
     said += [f"← {result.call_id} {result.text}" for result in message.results]
-    usage = event.usage
-    billed = f" [{usage.input_tokens}+{usage.cache_read_tokens}→{usage.output_tokens}]" if usage else ""
     speaker = event.trust or message.role
-    return f"{event.scope}: {speaker}: {' '.join(said)}{billed}".replace("\n", "⏎")
+    return f"{event.scope}: {speaker}: {' '.join(said)}{_billed(event.usage)}".replace("\n", "⏎")
+
+
+def _billed(usage: log.Usage | None) -> str:
+    return f" [{usage.input_tokens}+{usage.cache_read_tokens}→{usage.output_tokens}]" if usage else ""
 
 
 def write_as_files(database: Path, storage: Path, *, is_first_layout: bool = False) -> None:

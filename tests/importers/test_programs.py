@@ -65,7 +65,7 @@ CODEX = [
     f"{HELPER}: assistant: Ninety tons. [50+0→5]",
     f"{HELPER}: answered: Ninety tons.",
     "main: assistant: A helper weighs it. [710+0→8]",
-    "side call for a summary: The bridge is forty meters long.",
+    "side call of gpt-5.1-codex for a summary: The bridge is forty meters long. [720+0→30]",
     "main: client compaction of 0–12, kept [0, 2]: Here is a summary:\nThe bridge is forty meters long.",
     "main: user: And how wide?",
     "main: assistant: Six meters.",

@@ -1,6 +1,7 @@
 """Write one setting into a settings file without changing any other line."""
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -177,10 +178,10 @@ def _write(path: Path, text: str, *, is_private: bool) -> None:
         if is_private:
             create_private_folder(target.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
-        mode = (
-            PRIVATE_FILE_MODE if is_private else target.stat().st_mode & 0o777 if target.exists() else PROJECT_FILE_MODE
-        )
-        replace_file(target, [text.encode()], mode)
+        known = None if is_private or not target.exists() else stat.S_IMODE(target.stat().st_mode)
+        replace_file(target, [text.encode()], PRIVATE_FILE_MODE if is_private else PROJECT_FILE_MODE)
+        if known is not None:
+            target.chmod(known)  # the mask of new files does not hold for one that was there
     except OSError as error:
         problem = f"cannot be written: {error.strerror}; {disk_remedy(error, 'check the permissions')}"
         raise SettingsError("the file", problem, where=display_path(path)) from error
