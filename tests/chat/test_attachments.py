@@ -130,6 +130,7 @@ async def test_attachments_that_an_older_version_kept_as_files_are_still_read(tm
     folder = chat.settings.paths.attachments(chat.session.id)
     folder.mkdir(parents=True)
     (folder / "paste-1.txt").write_text("an older paste")
+    (folder / "paste-2.txt").write_bytes(b"caf\xe9")
     await chat.take_turn("hello")
     session = chat.session.id
     await chat.session.close()
@@ -140,4 +141,4 @@ async def test_attachments_that_an_older_version_kept_as_files_are_still_read(tm
     names = dict(again.file_tools.attachments)
     await again.close()
 
-    assert names == {"paste-1.txt": "an older paste", "paste-2.txt": PASTE}
+    assert names == {"paste-1.txt": "an older paste", "paste-2.txt": "caf\ufffd", "paste-3.txt": PASTE}

@@ -457,9 +457,13 @@ class Chat:
         await self.store.close()
 
     async def _read_attachments(self) -> dict[str, str]:
-        """Return the attachments of the session; version 0.1 kept them as files outside the store."""
+        """Return the attachments of the session; versions before 0.1 kept them as files outside the store."""
         folder = self.settings.paths.attachments(self.session.id)
-        older = await asyncio.to_thread(lambda: {path.name: path.read_text() for path in sorted(folder.glob("*.txt"))})
+
+        def read_older() -> dict[str, str]:
+            return {path.name: path.read_text("utf-8", errors="replace") for path in sorted(folder.glob("*.txt"))}
+
+        older = await asyncio.to_thread(read_older)
         return older | {name: await self.session.attachment(name) for name in self.session.attachments}
 
     async def follow_attachments(self) -> None:
