@@ -191,6 +191,14 @@ def test_a_record_is_read_without_its_annotations() -> None:
     assert recording.compactions == (RecordedCompaction(1, "x was said"),)
 
 
+def test_calls_without_an_id_stay_without_one_in_recordings_that_are_joined() -> None:
+    call = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    one = read_recording({"messages": messages})
+
+    assert concatenate([one, one]).messages == [*messages, *messages]
+
+
 async def test_conversations_are_joined_without_mixing_their_calls() -> None:
     one = recorded(generate_session(20))
 

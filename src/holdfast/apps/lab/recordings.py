@@ -109,7 +109,8 @@ def _with_prefixed_ids(message: JsonMessage, prefix: str) -> JsonMessage:
     if isinstance(changed.get("tool_call_id"), str):
         changed["tool_call_id"] = f"{prefix}{changed['tool_call_id']}"
     for call in objects_in(changed.get("tool_calls")):
-        call["id"] = f"{prefix}{call['id']}"
+        if isinstance(call.get("id"), str):  # a call without one stays broken, as it was recorded
+            call["id"] = f"{prefix}{call['id']}"
     return changed
 
 
