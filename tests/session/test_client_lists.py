@@ -62,7 +62,28 @@ def test_a_list_continues_the_records_or_the_whole_last_request(given_list: str,
     recorded = [RecordedMessage(position, digest) for position, digest in enumerate("abcd")]
     sent = [("S", None), ("c", 2)]
 
-    assert sync_diff(given_list, recorded, sent, length=4) == expected
+    assert sync_diff(given_list, recorded, sent, length=4, sent_length=3) == expected
+
+
+async def test_a_list_that_continues_the_last_request_keeps_results_that_the_request_has_joined(store: Store) -> None:
+    calls = [{"type": "tool_use", "id": call_id, "name": "look", "input": {}} for call_id in ("a", "b")]
+    results = [{"type": "tool_result", "tool_use_id": call_id, "content": f"of {call_id}"} for call_id in ("a", "b")]
+    said = [
+        user_message("Look at both."),
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": [results[0]]},
+        {"role": "user", "content": [results[1]]},
+    ]
+    asked = [*said[:2], {"role": "user", "content": results}]
+    answer, prompt = assistant_message("Both are fine."), user_message("Go on.")
+    async with Session.open("s", store=store) as session:
+        await session.record(said, format="anthropic-messages")
+        first = await session.prepare(16_000)
+        added = await session.sync([*first.messages, answer, prompt], format="anthropic-messages")
+
+        assert (first.messages, added) == (asked, range(4, 6))
+        assert await session.messages() == [*said, answer, prompt]
+        assert (await session.prepare(16_000)).messages == [*asked, answer, prompt]
 
 
 async def test_response_items_that_lost_their_ids_status_and_type_are_the_same(store: Store) -> None:

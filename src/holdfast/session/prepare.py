@@ -548,6 +548,7 @@ class RequestBuilder:
         if scope == log.MAIN:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
             self._log.last_sent = tuple(request.messages), request.hashes, request.positions
+            self._log.last_sent_length = projection.context.length
         self._calibrator.record_request(options.served_model, request.receipt.tokens.counted, scope)
         return request if options.shares_messages else await self._with_copies(request, scope)
 

@@ -308,7 +308,7 @@ class Session(DelegatingConversation):
             name = message_format.name
             fingerprints = [message_fingerprint(native, name) for native in natives]
             known, sent = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, name)
-            diff = sync_diff(fingerprints, known, sent, len(self.history))
+            diff = sync_diff(fingerprints, known, sent, len(self.history), self._log.last_sent_length)
             return name, natives, decoded, diff, find_client_compaction(self.history, diff, decoded, known, compacted)
 
         is_long = isinstance(messages, LIST_TYPES) and len(messages) > MAX_INLINE_MESSAGES

@@ -114,20 +114,24 @@ class SyncDiff(NamedTuple):
 
 
 def sync_diff(
-    given: Sequence[str], recorded: Sequence[RecordedMessage], sent: Sequence[tuple[str, int | None]], length: int
+    given: Sequence[str],
+    recorded: Sequence[RecordedMessage],
+    sent: Sequence[tuple[str, int | None]],
+    length: int,
+    sent_length: int,
 ) -> SyncDiff:
     """Return the rewind and the append that make the recorded messages equal to the client's list.
 
     `given` holds the hashes of the client's list. `sent` holds the hashes of the last request, each with the position
-    of its message. `length` is the position of the next message.
+    of its message. `length` is the position of the next message, `sent_length` what it was when that request was made.
     """
     plain = _common_prefix_length(given, [one.content_hash for one in recorded])
     by_view = _common_prefix_length(given, [digest for digest, _ in sent])
     matched, used = plain, plain
     if by_view == len(sent) and by_view > plain:
         # The client continues from the last request, which is followed by the messages recorded since.
-        last = max((position for _, position in sent if position is not None), default=-1)
-        start = next((number for number, one in enumerate(recorded) if one.position > last), len(recorded))
+        # One message of a request may hold several recorded ones, such as the results of parallel calls.
+        start = next((number for number, one in enumerate(recorded) if one.position >= sent_length), len(recorded))
         more = _common_prefix_length(given[by_view:], [one.content_hash for one in recorded[start:]])
         matched, used = start + more, by_view + more
     if matched == len(recorded):

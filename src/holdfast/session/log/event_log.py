@@ -207,6 +207,8 @@ class SessionLog:
         """When the last compaction was started."""
         self.last_sent: tuple[Sequence[Mapping[str, object]], Sequence[str], Sequence[int | None]] = (), (), ()
         """The messages of the last request, with their hashes and the positions they came from."""
+        self.last_sent_length = 0
+        """How many messages the log had when that request was planned."""
         self.message_hashes: dict[int, str] = {}
         """The hashes of cached messages, by position."""
         self.prefix_hashes: dict[tuple[int, bool], str] = {}
