@@ -175,6 +175,53 @@ def test_what_goes_wrong_is_one_line(arguments: list[str], problem: str, capsys:
     assert any(line.startswith(f"holdfast: {problem}") for line in problems.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            ["background_compaction_threshold", "0.99"],
+            "background_compaction_threshold: does not go with buffer_exhaustion_threshold: "
+            "must be at least 0.99 (soft_share), not 0.95",
+        ),
+        (
+            ["buffer_exhaustion_threshold", "0.5", "--project"],
+            "buffer_exhaustion_threshold: must be at least 0.8 (soft_share), not 0.5",
+        ),
+        (
+            ["policy", "mine.toml"],
+            "policy: {project}/mine.toml:1: policy.max_steps: must be a whole number from 1 to 1,000,000, not 0",
+        ),
+    ],
+)
+def test_a_value_that_does_not_go_with_the_others_is_not_saved(
+    home: Path, capsys: Captured, arguments: list[str], problem: str
+) -> None:
+    Path("mine.toml").write_text("max_steps = 0\n")
+    assert run(capsys, "config", "trust", "+.")[0] == 0
+    before = (home / "holdfast.toml").read_text()
+
+    assert run(capsys, "config", *arguments) == (
+        2,
+        "",
+        f"holdfast: {problem.format(project=Path.cwd())}\n",
+    )
+
+    assert ((home / "holdfast.toml").read_text(), Path("holdfast.toml").exists()) == (before, False)
+    assert run(capsys, "sessions")[0] == 0
+
+
+def test_a_value_goes_with_another_of_the_same_file(home: Path, capsys: Captured) -> None:
+    codes = [
+        run(capsys, "config", *said.split())[0]
+        for said in ("buffer_exhaustion_threshold 0.99", "background_compaction_threshold 0.98")
+    ]
+
+    assert (codes, tomllib.loads((home / "holdfast.toml").read_text())) == (
+        [0, 0],
+        {"buffer_exhaustion_threshold": 0.99, "background_compaction_threshold": 0.98},
+    )
+
+
 def test_a_file_with_a_typo_is_shown_around_and_named(home: Path, capsys: Captured) -> None:
     home.mkdir()
     (home / "holdfast.toml").write_text("modle = 'x'\nmax_steps = 3\n")

@@ -100,7 +100,17 @@ def policy_with_settings(policy: Policy, values: Mapping[str, object]) -> Policy
     try:
         return with_policy_changes(policy, table)
     except SettingsError as error:
-        raise SettingsError(_setting_at(error.setting, names), error.problem) from error
+        setting = _setting_at(error.setting, names)
+        if error.setting in names:
+            raise SettingsError(setting, error.problem) from error
+        other = _setting_with(policy, error.setting) or error.setting
+        raise SettingsError(setting, f"does not go with {other}: {error.problem}") from error
+
+
+def _setting_with(policy: Policy, place: str) -> str | None:
+    """Return the setting whose place in a policy this is, whether or not it has a value of its own."""
+    links = ((name, find_policy_link(policy, name)) for name in POLICY_LINKS)
+    return next((name for name, link in links if link and ".".join(("policy", *link.path)) == place), None)
 
 
 def _setting_at(place: str, names: Mapping[str, str]) -> str:

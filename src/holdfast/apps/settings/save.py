@@ -4,11 +4,18 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from holdfast.apps.settings.paths import SETTINGS_FILE, display_path
 from holdfast.apps.settings.schema import SETTING_DECLARATIONS, setting_name
-from holdfast.apps.settings.settings import Settings, SettingSource, check_value, parse_change, resolve_settings
+from holdfast.apps.settings.settings import (
+    Settings,
+    SettingSource,
+    SettingValue,
+    check_value,
+    parse_change,
+    resolve_settings,
+)
 from holdfast.apps.settings.toml_lines import (
     BYTE_ORDER_MARK,
     TomlBody,
@@ -50,6 +57,7 @@ def save_setting(settings: Settings, key: str, text: str, *, scope: SettingsScop
         present = _value_in_file(table, names, path.parent)
         extended = _lasting_value(settings, name, scope) if present is None else present
         value = parse_change(key, text, extended, settings.paths.cwd)
+        _check_with_others(settings, SettingValue(name, value, SettingSource(scope, display_path(path))))
         after = with_setting(before, name, SETTING_DECLARATIONS[name].value_type.to_file(value, path.parent))
         parse_toml(after, display_path(path))
         _write(path, after, is_private=scope == "user")
@@ -67,9 +75,23 @@ def _value_in_file(table: TomlTable, names: tuple[str, ...], folder: Path) -> ob
 
 def _lasting_value(settings: Settings, name: str, scope: SettingsScope) -> object:
     """Return the list that is added to: not one of this process alone, nor of one project for all of the user's."""
-    passing = {"environment", "command line", *(["project"] if scope == "user" else [])}
-    kept = [one for one in settings.explicit_values if one.name != name or one.source.kind not in passing]
+    kept = [one for one in settings.explicit_values if one.name != name or one.source.kind not in _passing(scope)]
     return resolve_settings(kept, settings.paths).value(name)
+
+
+def _passing(scope: SettingsScope) -> set[str]:
+    """Return the kinds of sources that do not last, or that only one project has."""
+    return {"environment", "command line", *(["project"] if scope == "user" else [])}
+
+
+def _check_with_others(settings: Settings, new: SettingValue) -> None:
+    """Raise if a value for a file does not go with the other lasting values: other commands would stop at it."""
+    scope = cast("SettingsScope", new.source.kind)
+    kept = [one for one in settings.explicit_values if one.source.kind not in _passing(scope)]
+    others = [one for one in kept if (one.name, one.source.kind) != (new.name, scope)]
+    before, after = (resolve_settings(values, settings.paths).problems for values in (kept, [*others, new]))
+    if len(after) > len(before):
+        raise SettingsError(after[-1].setting, after[-1].problem)
 
 
 def remove_setting(settings: Settings, key: str, *, scope: SettingsScope = "user") -> bool:
