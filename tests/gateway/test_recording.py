@@ -431,6 +431,29 @@ async def test_a_continuation_whose_answer_was_cut_and_that_is_sent_again_is_rec
     assert "Yes." in str(said[3])
 
 
+async def test_several_requests_that_continue_one_response_at_once_have_a_session_each(recorder: Recorder) -> None:
+    first = await answered(recorder, responses("hi"), "Hello there.", 1)
+    asked = [responses(text, previous_response_id="resp_1") for text in ("one", "two", "three")]
+    exchanges = [await recorder.receive(request) for request in asked]
+    await exchanges[2].finish("refused", 429)
+    exchanges[2] = await recorder.receive(asked[2])
+    for number, exchange in enumerate(exchanges, 2):
+        await finish(exchange, asked[number - 2], f"Answer {number}.", number)
+    again = [
+        await answered(recorder, responses("so?", previous_response_id=f"resp_{number}"), "So.", number + 3)
+        for number in (2, 3, 4)
+    ]
+
+    said = [await messages(recorder, exchange.session_id) for exchange in exchanges]
+
+    assert again == [exchange.session_id for exchange in exchanges]
+    assert (again[0], len({*again})) == (first, 3)
+    for number, text in enumerate(("one", "two", "three")):
+        expected = ["hi", "Hello there.", text, f"Answer {number + 2}.", "so?", "So."]
+        assert [part in str(content) for part, content in zip(expected, said[number], strict=True)] == [True] * 6
+    assert {session.id for session in await recorder.store.sessions(limit=9)} == {*again}
+
+
 async def test_a_session_with_a_name_continues_the_response_that_its_request_names(recorder: Recorder) -> None:
     for number, text in enumerate(("hi", "more", "again"), 1):
         kept = {"previous_response_id": f"resp_{number - 1}"} if number > 1 else {}

@@ -175,14 +175,36 @@ class ConversationFinder:
                 opened = await held.open(f"{session_id}.{request.wire}")
             return await self._named_place(reading, await held.lock(opened))
         if signals.response_id:
-            found = await self._sessions.index.sessions_with([response_hash(request.namespace, signals.response_id)])
-            session_id = found[1][-1] if found else self._new_id(request)
-            if signals.purpose:
-                return Place(
-                    reading, await held.open(session_id), side_call=signals.purpose, chain=Chain(reading.start)
-                )
-            return Place(reading, await held.open_locked(session_id), is_continuation=True)
+            return await self._continued_place(reading, signals.response_id, held)
         return await self._unnamed_place(reading, held)
+
+    async def _continued_place(self, reading: ReadRequest, response_id: str, held: "_HeldPlace") -> Place:
+        """Find the conversation of a request whose list holds only what follows a response that the provider keeps."""
+        request, purpose = reading.request, reading.signals.purpose
+        kept = response_hash(request.namespace, response_id)
+        found = await self._sessions.index.sessions_with([kept])
+        session_id = found[1][-1] if found else self._new_id(request)
+        if purpose:
+            return Place(reading, await held.open(session_id), side_call=purpose, chain=Chain(reading.start))
+        opened = await held.open_locked(session_id)
+        agent_list = await opened.main_list(request.wire, reading.start)
+        end = opened.length_after(response_id, agent_list.chain)
+        listed = ClientList.read(reading.body, agent_list.chain.first(end))
+        if not end or agent_list.chain.shared_length(listed.chain) == len(agent_list.chain.hashes):
+            return Place(reading, opened, is_continuation=True)
+        at, is_branch = agent_list.positions[end], agent_list.in_flight > 0
+        await held.release()
+        if repeated := await self._unanswered_session(reading, listed.chain, held):
+            return Place(reading, repeated, is_continuation=True)
+        if not is_branch:
+            return Place(reading, await held.open_locked(session_id), is_continuation=True)
+        # Another request that continues the same response is still waiting for its answer.
+        opened = await held.open_locked(self._new_id(request))
+        async with self._sessions.session(session_id) as source, source.lock:
+            await self._copy(source, opened, at)
+        if rest := await self._sessions.index.rest_of(kept, session_id):
+            await self._sessions.index.add(kept, opened.id, goes_on_in=rest)
+        return Place(reading, opened, is_continuation=True)
 
     async def _named_id(self, namespace: str, name: str) -> str:
         """Return the id of the session with a name; one that has an encoded id from before keeps it."""
@@ -322,11 +344,15 @@ class ConversationFinder:
             if not shared:
                 return
             at = agent_list.positions[shared] if shared < len(agent_list.positions) else None
-            other = await source.session.fork(opened.id, at=at)
-            await other.close()
-            opened.has_recall = source.has_recall
+            await self._copy(source, opened, at)
+
+    async def _copy(self, source: OpenSession, opened: OpenSession, at: int | None) -> None:
+        """Begin a new session with what another one has, up to the message at a position."""
+        other = await source.session.fork(opened.id, at=at)
+        await other.close()
         await opened.session.refresh()
         opened.agent_lists.clear()
+        opened.has_recall = source.has_recall
         if opened.has_recall:
             await self._sessions.store_governing(opened)
 
@@ -437,7 +463,7 @@ class ConversationFinder:
     def note_unanswered(self, reading: ReadRequest, session_id: str, last_hash: bytes) -> None:
         """Remember a request that got no answer, if only its messages tell which conversation it belongs to."""
         signals = reading.signals
-        if not (signals.name or signals.cache_key or signals.response_id):
+        if not (signals.name or (signals.cache_key and not signals.response_id)):
             self._unanswered[_repeat_key(reading, last_hash)] = session_id
 
     def note_prompt(self, reading: ReadRequest, opened: OpenSession, listed: ClientList) -> None:

@@ -119,6 +119,11 @@ class OpenSession:
         """Whether nothing was said in it yet."""
         return not len(self.session)
 
+    def length_after(self, response_id: str, chain: Chain) -> int:
+        """Return how many messages of a chain there are up to the end of a response; 0 if it is not there."""
+        length, last_hash = self.response_ends.get(response_id, (0, b""))
+        return length if 0 < length <= len(chain.hashes) and chain.hashes[length - 1] == last_hash else 0
+
     async def main_list(self, wire: Wire, start: bytes) -> AgentList:
         """Return the main agent's list, read from the log if the session was just opened or others have written."""
         if self.has_news:

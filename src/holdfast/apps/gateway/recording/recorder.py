@@ -451,8 +451,7 @@ class Recorder:
         answer was cut, or did not come.
         """
         recorded = len(agent_list.chain.hashes)
-        end, last_hash = opened.response_ends.get(reading.signals.response_id or "", (0, b""))
-        if 0 < end <= recorded and agent_list.chain.hashes[end - 1] == last_hash:
+        if end := opened.length_after(reading.signals.response_id or "", agent_list.chain):
             listed = ClientList.read(reading.body, agent_list.chain.first(end))
             shared = agent_list.chain.shared_length(listed.chain)
             if shared == recorded or not agent_list.in_flight:
