@@ -11,10 +11,12 @@ import pytest
 from holdfast.apps.chat.attachments import (
     MAX_ATTACHED_BYTES,
     MAX_IMAGE_BYTES,
+    AttachedImage,
     clipboard_image,
     mentioned_files,
     missing_files,
     pasted_image_path,
+    read_attachment,
 )
 from holdfast.apps.chat.pastes import PastedTexts
 from holdfast.apps.chat.tools.files import FileTools
@@ -65,6 +67,24 @@ async def test_an_image_is_sent_to_a_model_that_takes_images_and_recorded(tmp_pa
     assert "nothing is attached" in cleared
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "media_type"),
+    [
+        ("tide.jpg", PIXEL, "image/png"),
+        ("tide", PIXEL, "image/png"),
+        ("tide.png", b"\xff\xd8\xff\xe0\0", "image/jpeg"),
+        ("tide.png", b"GIF89a\1\0", "image/gif"),
+        ("tide.jpg", b"RIFF\x0a\0\0\0WEBPVP8 ", "image/webp"),
+    ],
+)
+def test_an_image_has_the_type_of_what_it_holds_whatever_its_name_says(
+    tmp_path: Path, name: str, data: bytes, media_type: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+
+    assert read_attachment(name, tmp_path) == AttachedImage(name, data, media_type)
+
+
 async def test_a_long_file_that_has_changed_is_attached_beside_the_one_before(tmp_path: Path, served: Served) -> None:
     text = "".join(f"line {number}\n" for number in range(5_000))
     (tmp_path / "long.log").write_text(text)
@@ -82,19 +102,26 @@ async def test_a_long_file_that_has_changed_is_attached_beside_the_one_before(tm
 
 async def test_what_cannot_be_attached_is_said_and_nothing_is_sent(tmp_path: Path, served: Served) -> None:
     (tmp_path / "data.bin").write_bytes(b"\0\1")
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "page.jpg").write_text("<html>Not found</html>")
     for name, size in (("huge.log", MAX_ATTACHED_BYTES), ("huge.png", MAX_IMAGE_BYTES)):
         (tmp_path / name).touch()
         os.truncate(tmp_path / name, size + 1)
     screen = RecordingScreen()
     chat = await chat_with(tmp_path, served.model, screen)
 
-    names = ("missing.txt", "data.bin", "huge.log", "huge.png", "/dev/zero", "~nobody-has-this-name/a.txt")
+    names = (
+        *("missing.txt", "data.bin", "empty.png", "page.jpg"),
+        *("huge.log", "huge.png", "/dev/zero", "~nobody-has-this-name/a.txt"),
+    )
     said = [await reply_to(chat, screen, f"/attach {name}") for name in names]
     await chat.close()
 
     assert said == [
         "missing.txt: cannot be attached: No such file or directory",
         "data.bin: is neither text nor an image (png, jpg, jpeg, gif, webp)",
+        "empty.png: is empty",
+        "page.jpg: holds no image (png, jpg, jpeg, gif, webp)",
         "huge.log: has 20,000,001 bytes; 20,000,000 is the limit of an attachment",
         "huge.png: has 5,000,001 bytes; 5,000,000 is the limit of an image",
         "/dev/zero: has 20,000,001 bytes; 20,000,000 is the limit of an attachment",

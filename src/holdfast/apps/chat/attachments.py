@@ -18,6 +18,13 @@ from holdfast.errors import SettingsError
 
 IMAGE_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif",
                ".webp": "image/webp"}  # fmt: skip
+_SIGNATURES = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), "image/webp"),
+)
+"""How the images of each type begin. A provider refuses an image of another type than the request says."""
 MAX_IMAGE_BYTES = 5_000_000
 MAX_ATTACHED_BYTES = 20_000_000
 MAX_INLINE_SHARE = 0.25
@@ -138,13 +145,17 @@ def read_attachment(path: str, folder: Path) -> AttachedText | AttachedImage:
         raise SettingsError(path, f"cannot be attached: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > MAX_ATTACHED_BYTES:
         raise SettingsError(path, f"has {size:,} bytes; {MAX_ATTACHED_BYTES:,} is the limit of an attachment")
-    if (media_type := IMAGE_TYPES.get(place.suffix.lower())) is not None:
-        if size > MAX_IMAGE_BYTES:
-            raise SettingsError(path, f"has {size:,} bytes; {MAX_IMAGE_BYTES:,} is the limit of an image")
+    # The end of a name is often wrong: browsers save other types as they are under .jpg.
+    media_type = next((kind for signature, kind in _SIGNATURES if signature.match(data)), None)
+    is_image = media_type is not None or place.suffix.lower() in IMAGE_TYPES
+    if is_image and size > MAX_IMAGE_BYTES:
+        raise SettingsError(path, f"has {size:,} bytes; {MAX_IMAGE_BYTES:,} is the limit of an image")
+    if media_type is not None:
         return AttachedImage(place.name, data, media_type)
-    if b"\0" in data:
+    if is_image or b"\0" in data:
         kinds = ", ".join(suffix.removeprefix(".") for suffix in IMAGE_TYPES)
-        raise SettingsError(path, f"is neither text nor an image ({kinds})")
+        what = "holds no image" if is_image else "is neither text nor an image"
+        raise SettingsError(path, f"{what} ({kinds})" if data else "is empty")
     return AttachedText(path, data.decode("utf-8", errors="replace"))
 
 
