@@ -1,5 +1,6 @@
 """Requests and responses of pydantic-ai go out as they came, and what is edited or made up is still pydantic-ai's."""
 
+import json
 from typing import Any
 
 import pytest
@@ -379,6 +380,21 @@ def test_what_is_made_up_is_short_and_valid() -> None:
         "Be.", "What happened.", "go",
     ]  # fmt: skip
     assert fourth.parts == [TextPart("fine")]
+
+
+@pytest.mark.parametrize("content", [{"kind": ["a"]}, [{"kind": {"of": "a"}}, {"kind": None}, {"kind": "binary-tree"}]])
+def test_a_tool_returns_objects_of_any_kind(content: Any) -> None:
+    messages = [
+        request_message(user_prompt_part("go")),
+        response_message(tool_call_part("a", "read")),
+        request_message(tool_return_part("a", content, "read")),
+    ]
+
+    request = govern(messages, budget=2_000, format="pydantic-ai", model="gpt-5")
+    converted = convert(messages, source="pydantic-ai", target="openai-chat")
+
+    assert request.messages == messages
+    assert json.loads(converted.messages[-1]["content"]) == content
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def _request_part(part: Mapping[str, Any], place: InputPath, path: str) -> list[
         return [Text(place.require_text(content, f"{path}.content"), "system", part)]
     if kind == "tool-return" or (kind == "retry-prompt" and part.get("tool_name")):
         call_id = place.require_text(part.get("tool_call_id") or "", f"{path}.tool_call_id")
-        is_error = kind == "retry-prompt" or part.get("outcome") in FAILED_OUTCOMES
+        is_error = kind == "retry-prompt" or str(part.get("outcome")) in FAILED_OUTCOMES
         return [ToolResult(call_id, _result_content(part, place, path), is_error, native=part)]
     if kind in {"retry-prompt", "retry-feedback"}:
         return [Text(_retry_text(content, place, f"{path}.content"), "system", part)]
@@ -275,7 +275,9 @@ def _result_content(part: Mapping[str, Any], place: InputPath, path: str = "") -
 
 
 def _is_file(value: Any, *, are_files: bool) -> bool:
-    return is_mapping(value) and (value.get("kind") == "binary" or (are_files and value.get("kind") in FILE_KINDS))
+    # A tool returns what it likes, also objects with something else than a text as their kind.
+    kind = value.get("kind") if is_mapping(value) else None
+    return kind == "binary" or (are_files and isinstance(kind, str) and kind in FILE_KINDS)
 
 
 def _retry_text(content: object, place: InputPath, path: str) -> str:
