@@ -12,6 +12,7 @@ is still too long is made to fit. A compaction with a summary is a change of a s
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import is_not
 from typing import Any, cast
 
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
@@ -195,8 +196,9 @@ def _receipt_of_whole(
     view = ViewFitter(transcript, settings, limited).fit_whole()
     if view is None or not len(view.entries) == len(transcript) == _first_changed(view.entries):
         return None
-    natives = [entry.message.native for entry in view.entries]
-    if transcript.reader.max_cache_marks is not None and count_cache_marks(natives):
+    natives = [entry.message.native or {} for entry in view.entries]
+    is_marked = transcript.reader.max_cache_marks is not None
+    if is_marked and (count_cache_marks(natives) or any(map(is_not, place_system_messages(natives), natives))):
         return None
 
     @cache

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Session, govern, validate
+from holdfast import Session, convert, govern, validate
 from holdfast.wire.anthropic import place_system_messages
 
 Json = dict[str, Any]
@@ -43,6 +43,22 @@ def test_a_list_with_system_messages_is_valid_at_every_budget(messages: list[Jso
 
     assert validate(request.messages, "anthropic-messages") == []
     assert {"role": "user", "content": "the newest prompt"} in request.messages
+
+
+@pytest.mark.parametrize("said_before", [[], [{"role": "assistant", "content": "Yes."}]])
+def test_a_short_list_with_a_system_message_that_has_lost_its_place_is_repaired(said_before: list[Json]) -> None:
+    first, last = {"role": "user", "content": "go"}, {"role": "user", "content": "and?"}
+    messages = [first, *said_before, NOTE, last]
+    sent = [first, *said_before, {**NOTE, "role": "user"}, last]
+
+    request = govern(messages, budget=16_000, format="anthropic-messages")
+    converted = convert(messages, source="anthropic-messages", target="anthropic-messages")
+
+    assert request.messages == sent
+    assert [str(repair.description) for repair in request.receipt.repairs] == [
+        "sent system text as the user's: its place was after a user message"
+    ]
+    assert converted.messages == sent
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -37,6 +37,22 @@ def test_an_empty_list_of_content_beside_calls_becomes_null() -> None:
     assert [repair.position for repair in request.receipt.repairs] == [1, 2]
 
 
+@pytest.mark.parametrize("field", [{"refusal": "No."}, {"audio": {"id": "audio_1"}}])
+def test_an_empty_list_of_content_beside_a_refusal_or_a_spoken_answer_becomes_null(field: dict[str, Any]) -> None:
+    messages = [user_message("go"), {"role": "assistant", "content": [], **field}, user_message("and?")]
+
+    request = govern(messages, budget=1_000, model="gpt-5")
+
+    assert validate(messages, "openai-chat") == [
+        Violation("content", "messages[1].content", "expected at least one part, got an empty list")
+    ]
+    assert request.messages == [
+        user_message("go"),
+        {"role": "assistant", "content": None, **field},
+        user_message("and?"),
+    ]
+
+
 def test_a_spoken_answer_is_sent_back_by_its_id_and_its_words_are_carried_to_other_providers() -> None:
     audio = {"id": "audio_1", "data": "QUFB" * 10_000, "transcript": "Hello there", "expires_at": 9}
     messages = [

@@ -38,7 +38,13 @@ from holdfast.core.conversation.messages import system as system_message
 from holdfast.core.conversation.repair import repair_entries
 from holdfast.core.conversation.transcript import MessageFormat
 from holdfast.errors import EmptyConversationError, MalformedInputError, SettingsError
-from holdfast.wire.anthropic import AnthropicMessages, arguments_object, count_cache_marks, drop_excess_cache_marks
+from holdfast.wire.anthropic import (
+    AnthropicMessages,
+    arguments_object,
+    count_cache_marks,
+    drop_excess_cache_marks,
+    place_system_messages,
+)
 from holdfast.wire.formats import FORMAT_ALIASES, FORMATS, format_named, split_elements
 from holdfast.wire.gemini import Gemini
 from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping, json_type_name, safe_tool_name
@@ -274,7 +280,8 @@ def _in_same_format(
     if not reader.has_separate_system:
         return Converted([*([reader.encode(system_message(opening))] if opening else []), *encoded], None, tuple(notes))
     if reader.max_cache_marks is not None:
-        encoded = drop_excess_cache_marks(encoded, reader.max_cache_marks - count_cache_marks(system))
+        placed = place_system_messages(encoded)
+        encoded = drop_excess_cache_marks(placed, reader.max_cache_marks - count_cache_marks(system))
     return Converted(encoded, None if system is None else InputPath("system").sendable_value(system), tuple(notes))
 
 

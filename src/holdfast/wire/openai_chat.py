@@ -260,7 +260,7 @@ def _repair_message(native: Mapping[str, Any], role: Role, place: InputPath) -> 
     if role == "tool" and native.get("content") is None:
         place.repair_notes.append("added empty content to a tool message without content")
         native = {**native, "content": ""}
-    elif native.get("content") == [] and (role == "tool" or native.get("tool_calls")):
+    elif native.get("content") == [] and (role == "tool" or any(map(native.get, ("tool_calls", *OPAQUE_FIELDS)))):
         place.repair_notes.append("replaced an empty list of content")
         native = {**native, "content": "" if role == "tool" else None}
     if is_list(blocks := native.get("content")):
