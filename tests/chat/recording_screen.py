@@ -17,6 +17,8 @@ class RecordingScreen:
     def __init__(self, *answers: Consent) -> None:
         self.events: list[ChatEvent] = []
         self.asked: list[str] = []
+        self.always_offered: list[bool] = []
+        """For each question about a permission, whether it may be given for all that follow."""
         self.busy_texts: list[str] = []
         self.answers = list(answers)
 
@@ -27,8 +29,8 @@ class RecordingScreen:
         self.busy_texts.append(what)
 
     async def ask_consent(self, question: str, *, has_always: bool = False) -> Consent:
-        del has_always
         self.asked.append(question)
+        self.always_offered.append(has_always)
         return self.answers.pop(0)
 
     async def edit_text(self, question: str, text: str) -> str | None:

@@ -178,6 +178,7 @@ async def test_in_a_chat_the_diff_is_shown_and_a_refusal_is_no_success(tmp_path:
     await chat.close()
 
     assert [event.diff for event in screen.events if isinstance(event, ChangeProposed)] == ["-one\n+1", "-1\n+2"]
+    assert screen.always_offered == [True, True]
     assert [event.is_error for event in screen.events if isinstance(event, ToolCallFinished)] == [False, True, True]
     assert (tmp_path / "a.py").read_text() == "1\n"
     assert "marmalade-7f" not in str(served.asked)
@@ -292,6 +293,7 @@ async def test_a_chat_that_accepts_changes_writes_no_settings_when_nobody_can_be
     assert screen.asked == [
         "Create holdfast.toml (+1 −0 lines); it may configure Holdfast or hold secrets, so you are asked each time"
     ]
+    assert screen.always_offered == [False]
     assert [(tmp_path / name).exists() for name in ("holdfast.toml", "a.py")] == [False, True]
 
 

@@ -293,6 +293,19 @@ async def test_subconscious_run_now_reads_this_conversation_too(tmp_path: Path) 
     assert now == f" | ENTRY | FROM\nadd | {RULE} | {chat.session.id} #0\ndone; /board shows it"
 
 
+async def test_subconscious_reads_a_conversation_without_anything_for_the_board_once(tmp_path: Path) -> None:
+    work(tmp_path)
+    chat, screen = await open_chat(tmp_path, flags={"summarization_model": "none"})
+    await chat.store.put_value(board_key(chat.session.id), {"board": repository_of(tmp_path).key})
+    await add_turns(chat, 1)
+
+    shown = [await reply_to(chat, screen, "/subconscious run now") for _ in range(2)]
+
+    assert shown == [
+        f"nothing to propose; {read} read" for read in ("1 finished conversation", "0 finished conversations")
+    ]
+
+
 NO_SUMMARIZER = {"HOLDFAST_SUMMARIZATION_MODEL": "none"}
 
 

@@ -121,6 +121,26 @@ def test_consolidate_shows_what_it_would_do_and_does_it_when_told(
     assert again == (0, "", "holdfast: nothing to propose; 0 finished conversations read\n")
 
 
+def test_a_conversation_without_anything_for_the_board_is_read_once(
+    home: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SUMMARIZATION_MODEL", "none")
+
+    async def held() -> None:
+        store = SqliteStore(home / "chats.db")
+        async with Session.open("earlier", store=store, clock=lambda: 1_700_000_000_000) as session:
+            await store.put_value(board_key("earlier"), {"board": repository_of(tmp_path).key})
+            await session.record([user_message("What is a tide?"), assistant_message("The sea, rising.")])
+        await store.close()
+
+    asyncio.run(held())
+
+    first, second = run(capsys, "consolidate"), run(capsys, "consolidate")
+
+    assert first == (0, "", "holdfast: nothing to propose; 1 finished conversation read\n")
+    assert second == (0, "", "holdfast: nothing to propose; 0 finished conversations read\n")
+
+
 def test_a_conversation_that_may_go_on_is_told_of_and_read_when_told(
     home: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
