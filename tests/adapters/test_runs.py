@@ -238,6 +238,44 @@ def streaming_agent(
     )
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_result_that_comes_later_beside_one_with_contents_stays_in_the_session(*, is_restarted: bool) -> None:
+    store = MemoryStore()
+    calls = ModelResponse([ToolCallPart("draw", {}, "c1"), ToolCallPart("ask", {}, "c2")])
+    model = ScriptedAgentModel([calls, "thanks", "one", "two"])
+
+    def draw() -> ToolReturn:
+        return ToolReturn("drawn", content=["a picture"])
+
+    def ask() -> str:
+        raise CallDeferred
+
+    def governed_agent() -> tuple[Holdfast, Agent[None, Any]]:
+        governed = Holdfast(session="s", store=store)
+        output: Any = [str, DeferredToolRequests]
+        return governed, Agent(model, output_type=output, tools=[draw, ask], capabilities=[governed])
+
+    governed, agent = governed_agent()
+    await agent.run("begin")
+    await agent.run(deferred_tool_results=DeferredToolResults(calls={"c2": "it is blue"}))
+    for prompt in ("first", "second"):
+        if is_restarted:
+            await governed.close()
+            governed, agent = governed_agent()
+        await agent.run(prompt)
+
+    session = await governed.open()
+    said = [
+        ["user-prompt"], ["tool-call", "tool-call"], ["tool-return", "user-prompt"], ["tool-return"], ["text"],
+        ["user-prompt"], ["text"], ["user-prompt"], ["text"],
+    ]  # fmt: skip
+    [first, *_] = [one.parts for one in model.requests[-1] if isinstance(one.parts[0], ToolReturnPart)]
+    assert kinds(await kept(governed)) == said
+    assert [part.content for part in first] == ["drawn", "it is blue", ["a picture"]]
+    assert await counted(session, log.Rewound) == 0
+    await governed.close()
+
+
 async def test_calls_that_wait_for_approval_after_a_stream_are_gone_on_with_by_conversation_alone() -> None:
     governed = Holdfast(session="c1")
     other = DeltaToolCall(name="twice", json_args='{"number": 2}', tool_call_id="t1")

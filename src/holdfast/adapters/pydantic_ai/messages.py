@@ -35,6 +35,8 @@ from holdfast.errors import MalformedInputError
 from holdfast.wire.pydantic_ai import PYDANTIC_AI_FORMAT_NAME
 
 SESSION_FORMAT = PYDANTIC_AI_FORMAT_NAME
+RESULT_KINDS = frozenset({"tool-return", "retry-prompt"})
+"""The kinds of the parts that pydantic-ai puts before all others of a joined request."""
 
 
 def session_elements(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
@@ -61,7 +63,8 @@ def split_joined_requests(
     """Return elements with each request that pydantic-ai has joined from recorded ones as these requests again.
 
     A run ends with the results of its output's calls, or of those that had ended when it was stopped, and pydantic-ai
-    joins them with the prompt of the next run in a history that is passed to it.
+    joins them with the prompt of the next run in a history that is passed to it. A result that a person or another
+    program gives later follows a request too: pydantic-ai puts all results of a joined request before its other parts.
     """
     found: list[ModelMessage] = []
     for element in elements:
@@ -70,14 +73,25 @@ def split_joined_requests(
             first, *_ = both = recorded[len(found) : len(found) + 2]
             if any(one.get("kind") != "request" for one in both):
                 break
-            kinds = [part["part_kind"] for part in first["parts"]]
-            count = len(kinds)
-            if not 0 < count < len(rest.parts) or [part.part_kind for part in rest.parts[:count]] != kinds:
+            taken = _taken_parts(rest.parts, [part["part_kind"] for part in first["parts"]])
+            if not taken or len(taken) == len(rest.parts):
                 break
-            found.append(replace(rest, parts=rest.parts[:count]))
-            rest = replace(rest, parts=rest.parts[count:])
+            found.append(replace(rest, parts=taken))
+            rest = replace(rest, parts=[part for part in rest.parts if not any(part is one for one in taken)])
         found.append(rest)
     return found
+
+
+def _taken_parts(joined: Sequence[ModelRequestPart], kinds: Sequence[str]) -> list[ModelRequestPart]:
+    """Return the parts of a joined request that a recorded one with these kinds of parts has brought; none if none.
+
+    They are the first results, and the first other parts, of the joined request.
+    """
+    results = iter([part for part in joined if part.part_kind in RESULT_KINDS])
+    others = iter([part for part in joined if part.part_kind not in RESULT_KINDS])
+    taken = [next(results if kind in RESULT_KINDS else others, None) for kind in kinds]
+    found = [part for part in taken if part is not None]
+    return found if [part.part_kind for part in found] == list(kinds) else []
 
 
 def call_results(
