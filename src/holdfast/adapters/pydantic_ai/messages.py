@@ -77,7 +77,8 @@ def split_joined_requests(
             if not taken or len(taken) == len(rest.parts):
                 break
             found.append(replace(rest, parts=taken))
-            rest = replace(rest, parts=[part for part in rest.parts if not any(part is one for one in taken)])
+            ids = {*map(id, taken)}
+            rest = replace(rest, parts=[part for part in rest.parts if id(part) not in ids])
         found.append(rest)
     return found
 
