@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import shlex
+import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -177,6 +178,14 @@ def test_the_settings_of_a_document_can_be_read(path: Path, tmp_path: Path) -> N
         home.mkdir()
         (home / "holdfast.toml").write_text(block)
         load_settings(flags={}, cwd=home, environ={"HOLDFAST_HOME": str(home)})
+
+
+def test_the_page_on_installing_names_every_extra_for_users() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    spans = " ".join(SPAN.findall((ROOT / "docs" / "install.md").read_text()))
+
+    named = {extra for extra in extras if re.search(rf"(?<![\w-]){extra}(?![\w-])", spans)}
+    assert set(extras) - named == {"browser", "dev", "docs", "mutation"}
 
 
 def test_each_of_the_twenty_asks_has_an_answer() -> None:
