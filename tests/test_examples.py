@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from holdfast import Receipt, Session
 from holdfast.apps.cli.main import main
 from holdfast.apps.cli.parser import COMMAND_GROUPS, parse_arguments
 from holdfast.apps.settings.sources import load_settings
+from holdfast.core.planning.context_report import ContextReport
 from tests.test_public_api import FACADES
 from tests.test_seed_names import is_there
 
@@ -163,6 +165,22 @@ def test_what_a_document_names_in_passing_is_there(path: Path) -> None:
     assert [name for name in names if not is_there(name)] == []
     assert [word for word in commands if word not in COMMAND_GROUPS and not word.startswith("-")] == []
     assert {target for span in spans for target in TARGET.findall(span)} - targets == set()
+
+
+VALUES = (
+    (r"\bsession\.([a-z_]+)\(", Session),
+    (r"context_breakdown\(\)\)\.(\w+)", ContextReport),
+    (r"\brequest\.receipt\.(\w+)", Receipt),
+)
+"""A method of a session or a field, as a span of a document names it, and the type that has it."""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_an_attribute_that_a_document_names_in_passing_is_there(path: Path) -> None:
+    spans = SPAN.findall(path.read_text())
+    named = [(kind, name) for span in spans for pattern, kind in VALUES for name in re.findall(pattern, span)]
+
+    assert [name for kind, name in named if not hasattr(kind, name)] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=page_name)
