@@ -212,6 +212,22 @@ def test_a_chat_that_is_left_says_which_queued_prompts_the_input_history_keeps(
     ]
 
 
+def test_a_chat_that_is_left_says_which_prompts_no_conversation_has_recorded(sit: Sit) -> None:
+    person = sit("--model", "openai:gpt-5", OPENAI_API_KEY="")
+    person.says("Which worker failed?")
+    person.sees("OPENAI_API_KEY")
+    person.says("/new")
+    person.sees("a new conversation")
+    person.says(f"\x1b[200~{'tea ' * 500}\x1b[201~")
+    person.waits(lambda: person.text.count("/retry sends the prompt again") == 2, "the second failure")
+    person.types(CTRL_D)
+
+    assert person.leaves() == 0
+    said = " ".join(person.text.split())
+    assert "not sent, but saved in the input history: Which worker failed?" in said
+    assert "not sent, and the input history does not keep it: tea tea" in said
+
+
 def test_a_conversation_resumed_at_a_prompt_without_an_answer_shows_no_older_answer(sit: Sit, served: Served) -> None:
     served.script += [text_stream("An old answer."), text_stream("half", None)]
     person = sit()

@@ -292,6 +292,11 @@ class Chat:
     def unrecorded_prompt(self, prompt: str | PreparedPrompt | None) -> None:
         self._unsent[self.session.id].prompt = prompt
 
+    @property
+    def unrecorded_texts(self) -> list[str]:
+        """The prompts that no conversation of this chat has recorded, as they were typed."""
+        return [unsent.typed for unsent in self._unsent.values() if unsent.prompt is not None and unsent.typed]
+
     def copy_unsent(self, copy: str) -> None:
         """Let a copy of this conversation send what this one has not sent yet."""
         unsent = self._unsent[self.session.id]

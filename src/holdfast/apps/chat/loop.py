@@ -108,7 +108,7 @@ class _ChatLoop:
                 worker.cancel()
             with suppress(asyncio.CancelledError):
                 await worker
-            for line in self._queue:
+            for line in (*self._chat.unrecorded_texts, *self._queue):
                 is_stored = self._terminal.input_line.history.is_stored(line)
                 where = "but saved in the input history" if is_stored else "and the input history does not keep it"
                 self._chat.notify(f"not sent, {where}: {line:.80}", "warning")
