@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -77,6 +77,33 @@ async def test_a_second_import_adds_nothing(program: str, tmp_path: Path, *, is_
     ]
     assert {one.session: await lines_of(store, one.session) for one in again} == SESSIONS[program]
     await store.close()
+
+
+class KilledWhenNaming(MemoryStore):
+    """A store whose process ends when it is to name a session, once for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.killed = set[str]()
+
+    async def rename(self, session: str, name: str) -> None:
+        if session not in self.killed:
+            self.killed.add(session)
+            raise asyncio.CancelledError
+        await super().rename(session, name)
+
+
+async def test_an_import_that_was_killed_before_it_named_a_session_names_it_when_it_is_repeated(tmp_path: Path) -> None:
+    store, root = KilledWhenNaming(), copy_of("claude-code", tmp_path)
+    titles = {one.session_id: one.title for one in found_in(root, "claude-code")}
+    for _ in titles:
+        with suppress(asyncio.CancelledError):
+            await import_all(store, root, "claude-code")
+
+    await import_all(store, root, "claude-code")
+
+    assert store.killed
+    assert {info.id: info.name for info in await store.sessions()} == titles
 
 
 @pytest.mark.parametrize("program", LINE_FILES)

@@ -185,6 +185,11 @@ class MortalStore(MemoryStore):
         self.left -= 1
         return await super().append(*args, **options)
 
+    async def rename(self, session: str, name: str) -> None:
+        if not self.left:
+            raise Killed
+        await super().rename(session, name)
+
     async def delete(self, session: str, *, length: int | None = None) -> bool:
         if not self.left:
             raise Killed
@@ -200,7 +205,8 @@ async def test_an_import_that_is_killed_at_any_write_leaves_a_whole_session_or_n
         await import_session(store, "s", records, name="whole")
 
     found = [(stored.position, stored.time_ms) for stored in await store.read("s")]
-    assert found in ([], [(number, NOW_MS + number) for number in range(4)])
+    names = [info.name for info in await store.sessions()]
+    assert (found, names) in (([], []), ([(number, NOW_MS + number) for number in range(4)], ["whole"]))
 
 
 class OvertakenStore(MemoryStore):

@@ -119,9 +119,10 @@ async def _import_once(store: Store, program: SourceProgram, found: FoundSession
         "compactions": result.compactions,
         "superseded": writer.superseded,
     }
-    await store.put_value(key, facts)
+    # The title first: once the facts are stored, an import of the same files has nothing to do.
     if found.title and (result.is_new or text_at(known, "title") != found.title):
         await store.rename(session, found.title)
+    await store.put_value(key, facts)
     return result
 
 

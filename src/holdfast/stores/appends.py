@@ -7,7 +7,7 @@ only for a reason of its own.
 from collections.abc import Sequence
 
 from holdfast.dataclass import dataclass
-from holdfast.stores.base import AppendTimes, IndexEntry, JsonRecord, check_session_id
+from holdfast.stores.base import AppendTimes, IndexEntry, JsonRecord, check_session_id, check_storable_text
 from holdfast.stores.encoding import pack_record
 
 MAX_BATCH = 256
@@ -28,6 +28,7 @@ class Append:
     times: AppendTimes
     index: Sequence[IndexEntry]
     blobs: Sequence[str]
+    name: str = ""
     _lines: Sequence[bytes] = ()
 
     @classmethod
@@ -40,10 +41,13 @@ class Append:
         time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
+        name: str = "",
     ) -> "Append":
         """Return the append that these parameters of `Store.append` ask for."""
         check_session_id(session)
-        return cls(session, records, after, AppendTimes.of(time_ms, len(records)), index, blobs)
+        if name:
+            check_storable_text("name", name)
+        return cls(session, records, after, AppendTimes.of(time_ms, len(records)), index, blobs, name)
 
     @property
     def length(self) -> int:
@@ -52,9 +56,10 @@ class Append:
 
     @property
     def is_batchable(self) -> bool:
-        """Whether it may share a batch: it is small, and refers to no blob, which might be missing."""
+        """Whether it may share a batch: it is small, names no session, and refers to no blob that might be missing."""
         return (
             not self.blobs
+            and not self.name
             and len(self.records) <= MAX_BATCHED_RECORDS
             and max(map(abs, self.times.each), default=0) < MAX_BATCHED_TIME_MS
             and sum([len(entry.text) for entry in self.index]) <= MAX_BATCHED_CHARS

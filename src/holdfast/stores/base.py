@@ -155,11 +155,12 @@ class Store(Protocol):
         time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
+        name: str = "",
     ) -> int:
         """Append records to a log that has `after` records, and return its new length.
 
         `time_ms` is the time of all records, or one time for each. `index` holds the texts that a search finds, `blobs`
-        the hashes of the blobs that the records refer to.
+        the hashes of the blobs that the records refer to. A `name` becomes the display name of the session.
         """
         ...
 

@@ -137,8 +137,10 @@ class MemoryStore:
         time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
+        name: str = "",
     ) -> int:
         log, count = self._find_log(session), len(records)
+        check_storable_text("name", name)
         if isinstance(time_ms, int):
             each, first, latest = [time_ms] * count, time_ms, time_ms
         else:
@@ -165,6 +167,7 @@ class MemoryStore:
         if blobs:
             log.blobs.update(blobs)
         log.updated_ms = max(log.updated_ms, latest)
+        log.name = name or log.name
         return length + count
 
     async def rewrite(

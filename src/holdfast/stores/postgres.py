@@ -231,8 +231,9 @@ class PostgresStore:
         time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
+        name: str = "",
     ) -> int:
-        item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
+        item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs, name=name)
         writer = self._writer()
         item.lines()
         if not item.is_batchable or not await writer.write_in_batch(item):
@@ -711,6 +712,8 @@ class _BatchWriter:
                 for position, (time_ms, line) in enumerate(zip(item.times.each, lines, strict=True), item.after)
             ]
             await _insert_records(cursor, number, rows, item.index, item.blobs)
+            if item.name:
+                await cursor.execute("UPDATE holdfast.sessions SET name = %s WHERE number = %s", (item.name, number))
 
         try:
             await self.pool.in_transaction(write)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import pytest
 
 from holdfast.errors import MissingBlobError, SequenceConflictError, SettingsError, StoreError, UnknownSessionError
-from holdfast.stores.base import IndexEntry, JsonRecord, Snapshot, Store, StoredRecord, session_value_key
+from holdfast.stores.base import IndexEntry, JsonRecord, SessionInfo, Snapshot, Store, StoredRecord, session_value_key
 
 NOW_MS = 1_700_000_000_000
 
@@ -346,6 +346,17 @@ class StoreContract:
         assert (await store.sessions())[0].name == "Quarterly report"
         with pytest.raises(UnknownSessionError):
             await store.rename("nobody", "x")
+
+    async def test_an_append_names_its_session(self, store: Store) -> None:
+        with pytest.raises(SettingsError):
+            await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS, name="half \ud800")
+        assert await store.sessions() == []
+
+        await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS, name="Weekly report")
+        await store.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
+        await store.append("s", [message_record("c")], after=2, time_ms=NOW_MS, name="Monthly report")
+
+        assert await store.sessions() == [SessionInfo("s", "Monthly report", 3, NOW_MS, NOW_MS)]
 
     async def test_deleting_a_session_deletes_its_records_index_snapshot_and_unshared_blobs(self, store: Store) -> None:
         own, shared = await store.put_blob(b"own"), await store.put_blob(b"shared")

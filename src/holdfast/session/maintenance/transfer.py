@@ -104,10 +104,9 @@ async def import_session(
     result.messages = len(history)
     index = index_entries((at, entry.message) for at, entry in enumerate(history.entries))
     times = [time_ms for time_ms, _ in readable]
-    result.records = await store.append(session, packed, after=0, time_ms=times, index=index, blobs=blobs)
-    if name:
-        # Other programs may have written the file: a name stays in its line.
-        await store.rename(session, "".join(char if char.isprintable() else " " for char in name))
+    # Other programs may have written the file: a name stays in its line.
+    name = "".join(char if char.isprintable() else " " for char in name)
+    result.records = await store.append(session, packed, after=0, time_ms=times, index=index, blobs=blobs, name=name)
     return result
 
 

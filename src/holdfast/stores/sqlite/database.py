@@ -200,6 +200,8 @@ class SqliteDatabase:
         with Transaction(self._connection):
             number = self._extend_session(item.session, item.after, len(lines), item.times)
             self._insert(number, lines, after=item.after, times=item.times, index=item.index, blobs=item.blobs)
+            if item.name:
+                self._connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (item.name, number))
         self._index_later()
         return item.length
 

@@ -134,6 +134,7 @@ class SqliteStore:
         time_ms: int | Sequence[int],
         index: Sequence[IndexEntry] = (),
         blobs: Sequence[str] = (),
+        name: str = "",
     ) -> int:
         """Append records; all appends that wait at the same time are written in one transaction.
 
@@ -141,7 +142,7 @@ class SqliteStore:
         their appends. If it began with the first of them, the others would need a second write, and both threads would
         wait for the interpreter. The append of a session that works alone is written at once.
         """
-        item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs)
+        item = Append.of(session, records, after=after, time_ms=time_ms, index=index, blobs=blobs, name=name)
         if not item.is_batchable:
             return await self.run_in_thread(lambda database: database.append(item))
         # Not in the thread, where each call of zlib would release the interpreter's lock, and wait for the loop.
