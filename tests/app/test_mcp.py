@@ -294,6 +294,30 @@ async def test_a_request_with_half_a_character_is_answered_under_its_id(tmp_path
     assert "the harbour code is KESTREL" in answer["result"]["content"][0]["text"]
 
 
+@pytest.mark.parametrize(("output", "code"), [("a closed pipe", 0), ("/dev/full", 2)])
+async def test_an_output_that_takes_no_answer_ends_the_program_without_a_traceback(
+    tmp_path: Path, output: str, code: int
+) -> None:
+    if output == "/dev/full" and not Path(output).exists():
+        pytest.skip("this system has no device that is always full")
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "shell", "version": "1"}}
+    hello = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client})
+    reading, writing = os.pipe()
+    os.close(reading)
+    full = os.open(output, os.O_WRONLY) if output == "/dev/full" else writing
+
+    run = await asyncio.create_subprocess_exec(
+        *(Path(sys.executable).with_name("holdfast"), "mcp"), env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE, stdout=full, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    for one in {writing, full}:
+        os.close(one)
+    _, printed = await run.communicate(f"{hello}\n".encode())
+
+    said = b"" if code == 0 else b"holdfast: standard output: No space left on device; what it has got is not whole\n"
+    assert (run.returncode, printed) == (code, said)
+
+
 async def test_an_interrupt_ends_the_program_though_its_client_is_silent(tmp_path: Path) -> None:
     client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "shell", "version": "1"}}
     hello = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client})

@@ -297,9 +297,21 @@ def mcp_server(reader: ConversationReader) -> Server[dict[str, object]]:
 
 
 async def serve_stdio(store: Store, *, memory: DailyMemory | None = None, session: str = "") -> None:
-    """Serve one client on standard input and output, until it closes them."""
+    """Serve one client on standard input and output, until it closes them.
+
+    Raises `OSError` if an answer cannot be written, such as `BrokenPipeError` if nobody reads the output any more.
+    """
     named = session or os.environ.get(SESSION_VARIABLE, "")
     server = mcp_server(ConversationReader(store, memory=memory, default_session=named))
+    try:
+        await _serve_stdio(server)
+    except BaseExceptionGroup as problems:
+        if (failure := _os_error_in(problems)) is None:
+            raise
+        raise failure from None  # what else is in the group are its consequences
+
+
+async def _serve_stdio(server: Server[dict[str, object]]) -> None:
     async with stdio_server() as (lines, to_client), to_client, asyncio.TaskGroup() as tasks:
         to_server, requests = anyio.create_memory_object_stream[SessionMessage | Exception]()
         answers, from_server = anyio.create_memory_object_stream[SessionMessage]()
@@ -307,6 +319,14 @@ async def serve_stdio(store: Store, *, memory: DailyMemory | None = None, sessio
         tasks.create_task(exchange.pass_requests(lines, to_server, answers.clone()))
         tasks.create_task(exchange.pass_answers(from_server, to_client.send))
         await server.run(requests, answers, server.create_initialization_options())
+
+
+def _os_error_in(problem: BaseException) -> OSError | None:
+    """Return an error of standard input or output, which the tasks of the transport raise in groups."""
+    if isinstance(problem, BaseExceptionGroup):
+        parts = cast("BaseExceptionGroup[BaseException]", problem).exceptions
+        return next(filter(None, map(_os_error_in, parts)), None)
+    return problem if isinstance(problem, OSError) else None
 
 
 class _StdioExchange:
