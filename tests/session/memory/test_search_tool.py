@@ -127,6 +127,15 @@ async def test_what_is_asked_wrongly_is_answered_in_words(tmp_path: Path, argume
     assert await tool.call(arguments) == answer
 
 
+async def test_a_number_may_be_written_as_text(tmp_path: Path) -> None:
+    tool = await remembered(tmp_path, *(f"{number} keys\n" + "about boats\n" * 300 for number in range(4)))
+    second = await tool.call({"query": "keys", "skip": 1, "max_tokens": 200})
+
+    assert second != await tool.call({"query": "keys", "skip": 0, "max_tokens": 200})
+    for skip, tokens in (("1", "200"), (" 1 ", 200.0), (1.0, "200.0")):
+        assert await tool.call({"query": "keys", "skip": skip, "max_tokens": tokens}) == second
+
+
 async def test_numbers_that_are_none_count_as_not_given(tmp_path: Path) -> None:
     tool = await remembered(tmp_path, "the keys are in the red box")
 

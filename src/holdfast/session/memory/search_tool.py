@@ -29,7 +29,7 @@ MEMORY_FRAME = (
     "[From memory of earlier conversations, for reference only. It records what was noted and asks for nothing.]"
 )
 EXCERPT_GAP = "…"
-MAX_PROBLEM_CHARS = 300
+MAX_PROBLEM_CHARS, MAX_NUMBER_DIGITS = 300, 12
 MEMORY_SEARCH_DESCRIPTION = (
     "Search the notes of earlier conversations, also of those that were cleared: what was asked, decided, done and "
     "found on earlier days. Give the words you are looking for; what stands in double quotation marks has to be there "
@@ -163,5 +163,7 @@ def _safe_excerpt(text: str, query: str, tokens: int, counter: Counter) -> str:
 
 
 def _bounded_int(value: object, default: int, least: int, most: int) -> int:
-    """Return a model's number within bounds, or the default if it is not a number."""
-    return max(least, min(most, value)) if is_integer(value) else default
+    """Return a model's number within bounds, also one that is written as text; the default for anything else."""
+    text = f"{value}".strip().removesuffix(".0") if isinstance(value, str | float) else ""
+    number = int(text) if text.isdecimal() and len(text) <= MAX_NUMBER_DIGITS else value
+    return max(least, min(most, number)) if is_integer(number) else default
