@@ -681,14 +681,14 @@ async def test_only_the_sessions_and_messages_looked_at_last_stay_in_memory(
 
 
 class SlowStore(MemoryStore):
-    """A store that reads the log of one session only once it is told to."""
+    """A store that reads the log of one session, from some record on, only once it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.slow, self.reached, self.goes_on = "", asyncio.Event(), asyncio.Event()
+        self.slow, self.slow_from, self.reached, self.goes_on = "", 0, asyncio.Event(), asyncio.Event()
 
     async def read(self, session: str, *, start: int = 0, limit: int | None = None) -> list[StoredRecord]:
-        if session == self.slow:
+        if session == self.slow and start >= self.slow_from:
             self.reached.set()
             await self.goes_on.wait()
         return await super().read(session, start=start, limit=limit)
@@ -719,6 +719,45 @@ async def test_a_page_that_waits_for_a_long_log_is_answered_though_others_are_lo
 
     assert (other.status_code, long.status_code) == (200, 200)
     assert "hello from long" in long.text
+
+
+async def test_a_session_that_is_begun_again_while_its_log_is_read_is_read_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_index, "RECORDS_PER_STEP", 2)
+    store = SlowStore()
+
+    async def begin(word: str) -> None:
+        async with Session.open("s", store=store) as session:
+            await session.record([user_message(f"{word} {number}") for number in range(6)])
+
+    await begin("old")
+    store.slow, store.slow_from = "s", 2
+    index = SessionIndex(store, "s")
+    first = asyncio.create_task(index.refresh())
+    await store.reached.wait()  # the next step holds the lock of the index
+    store.slow = ""
+    await store.delete("s")
+    await begin("new")
+    page = asyncio.create_task(index.lock.acquire())
+    second = asyncio.create_task(index.refresh())
+    await others_go_on()
+    store.goes_on.set()
+    await page
+    await others_go_on()
+    index.lock.release()
+    await asyncio.gather(first, second)
+    async with index.lock:
+        loaded = await index.load(range(6))
+    await index.close()
+
+    assert [loaded[at].message.text for at in sorted(loaded)] == [f"new {number}" for number in range(6)]
+
+
+async def others_go_on() -> None:
+    """Let other tasks go on until they wait for something."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def test_a_session_can_be_deleted_while_its_long_log_is_read(slow_store: SlowStore) -> None:

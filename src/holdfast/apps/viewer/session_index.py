@@ -374,8 +374,8 @@ class SessionIndex:
 
     async def _read_all(self) -> None:
         while True:
-            start = self._stored.length
             async with self.lock:
+                start = self._stored.length  # a page that waited before may have begun anew
                 if start == 0:
                     self._clean_length = await self.store.length(self.session)
                 news = await self._stored.read_new(RECORDS_PER_STEP)
