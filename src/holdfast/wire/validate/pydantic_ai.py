@@ -90,7 +90,7 @@ def images_are_few_enough(payload: Payload) -> Iterator[Violation]:
     """A request holds at most 100 files, results included."""
     contents = [part.get("content") for message in payload.messages for part in content_blocks(message, "parts")]
     items = [item for content in contents for item in (content if is_list(content) else [content])]
-    count = sum(is_mapping(item) and item.get("kind") in FILE_KINDS for item in items)
+    count = sum(is_mapping(item) and str(item.get("kind")) in FILE_KINDS for item in items)
     if count > PYDANTIC_AI_MAX_IMAGES:
         yield Violation("images", "messages", f"{count} files are more than {PYDANTIC_AI_MAX_IMAGES}")
 
