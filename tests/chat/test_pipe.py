@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,11 @@ def test_a_program_gets_no_password_of_the_address_of_a_model(
     done = run_program("chat", "-p", "Hello?", "--json", "--model", model, env=env, folder=folder)
 
     assert json.loads(done.stdout.splitlines()[0])["model"] == model.replace("marmalade7", "[redacted]")
-    assert "marmalade7" not in done.stdout + done.stderr
+    session = json.loads(done.stdout.splitlines()[-1])["session"]
+    log = run_program("export", session, env=env, folder=folder).stdout
+    assert "marmalade7" not in done.stdout + done.stderr + log
+    assert served.model.partition("#")[0] in log
+    assert served.requests[0].headers["authorization"] == f"Basic {b64encode(b'me:marmalade7').decode()}"
 
 
 def test_lines_are_turns_of_one_conversation(served: Served, env: dict[str, str], folder: Path) -> None:

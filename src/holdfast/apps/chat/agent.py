@@ -6,12 +6,15 @@ loop loads them in a thread while the user types the first prompt.
 
 import asyncio
 import os
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
+from urllib.parse import unquote, urlsplit
 
+from openai import AsyncOpenAI
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.models import Model, infer_model
@@ -40,7 +43,7 @@ from holdfast.core.planning.situation import Budget
 from holdfast.distribution import install_command
 from holdfast.errors import SettingsError, redact_text
 from holdfast.models.base import is_embedded
-from holdfast.models.open import parse_endpoint
+from holdfast.models.open import ModelEndpoint, parse_endpoint
 from holdfast.session.memory.search_tool import MemorySearchTool
 from holdfast.session.session import Session
 
@@ -102,9 +105,19 @@ def build_model(name: str, server: "EmbeddedServer | None" = None) -> Model:
         settings = OpenAIChatModelSettings(max_tokens=limit, temperature=0.6, extra_body=EMBEDDED_SAMPLING)
         return OpenAIChatModel(name, provider=provider, settings=settings)
     if (endpoint := parse_endpoint(name)) is not None:
-        provider = OpenAIProvider(base_url=endpoint.url, api_key=endpoint.api_key or "none")
-        return OpenAIChatModel(endpoint.name, provider=provider)
+        return OpenAIChatModel(endpoint.name, provider=_endpoint_provider(endpoint))
     return infer_model(name)
+
+
+def _endpoint_provider(endpoint: ModelEndpoint) -> OpenAIProvider:
+    """Return the provider of an endpoint. The address is recorded with each answer, so no password stays in it."""
+    parts, key = urlsplit(endpoint.url), endpoint.api_key or "none"
+    user, has_user, place = parts.netloc.rpartition("@")
+    if not has_user:
+        return OpenAIProvider(base_url=endpoint.url, api_key=key)
+    headers = {"Authorization": f"Basic {b64encode(unquote(user).encode()).decode()}"}
+    address = parts._replace(netloc=place).geturl()
+    return OpenAIProvider(openai_client=AsyncOpenAI(base_url=address, api_key=key, default_headers=headers))
 
 
 def build_agent(
