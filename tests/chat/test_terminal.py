@@ -12,7 +12,7 @@ from tests.chat.conftest import Person, Served, Sit
 from tests.programs import HOLDFAST
 
 CTRL_C, CTRL_D, CTRL_Z = "\x03", "\x04", "\x1a"
-EMPTY = "Exceeded maximum"
+EMPTY = "served: it answered nothing; ask again, or choose another model"
 
 
 def test_a_conversation_from_the_first_line_to_the_last(sit: Sit, served: Served) -> None:

@@ -359,3 +359,21 @@ def test_the_failure_of_an_mcp_server_is_told_as_one() -> None:
     assert describe_failure(MCPError("no such tool"), "gpt-5") == (
         "an MCP server failed: no such tool; check [mcp] in the settings, or remove the server"
     )
+
+
+async def test_a_model_that_calls_a_tool_wrongly_ends_the_turn_in_words_for_users(
+    tmp_path: Path, served: Served
+) -> None:
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+    served.script += [tool_call_stream(("read_file", {"file": "tides.txt"})) for _ in range(5)]
+
+    outcome = await chat.take_turn("Read it.")
+    await chat.close()
+
+    told = [event.text for event in screen.events if isinstance(event, ChatNotice)][-1]
+    assert (outcome, told) == (
+        "failed",
+        "served: it called the tool read_file wrongly again and again, so the turn was stopped; ask again, or choose"
+        " another model\nNothing is lost; /retry sends the prompt again.",
+    )

@@ -68,7 +68,14 @@ from holdfast.core.recall.artifacts import strip_artifact_references
 from holdfast.core.recall.ranking import search_words
 from holdfast.core.schema import is_integer
 from holdfast.counters.vocabularies import counter_for, load_vocabulary
-from holdfast.errors import HoldfastError, ModelAccessError, SettingsError, StoreError, UnknownSessionError
+from holdfast.errors import (
+    HoldfastError,
+    ModelAccessError,
+    ModelRefusedError,
+    SettingsError,
+    StoreError,
+    UnknownSessionError,
+)
 from holdfast.models.base import is_embedded
 from holdfast.models.errors import as_model_error
 from holdfast.redaction import redact_text
@@ -808,6 +815,11 @@ def convert_to_chat(
     return converted.messages[:-1] if ends_with_answer else converted.messages, converted.notes
 
 
+_WRONG_CALLS = re.compile(r"Tool '(.{1,200})' exceeded max retries", re.DOTALL)
+_NO_ANSWER = re.compile(r"Exceeded maximum output retries|ended without content or tool calls")
+"""How pydantic-ai tells programmers that it has given up on an answer."""
+
+
 def is_timeout(error: BaseException | None) -> bool:
     """Return whether an error of any library, or what caused it, is a timeout."""
     if error is None:
@@ -822,7 +834,13 @@ def describe_failure(error: Exception, model: str) -> str:
         for kind in type(error).__mro__
     ):
         return f"an MCP server failed: {redact_text(str(error))}; check [mcp] in the settings, or remove the server"
-    known = as_model_error(bare_model_name(model), error)
+    name = bare_model_name(model)
+    if called := _WRONG_CALLS.search(str(error)):
+        wrong = f"it called the tool {preview_line(called[1])} wrongly again and again, so the turn was stopped"
+        return str(ModelRefusedError(name, wrong))
+    if _NO_ANSWER.search(str(error)):
+        return str(ModelRefusedError(name, "it answered nothing"))
+    known = as_model_error(name, error)
     variables = key_variables(model, os.environ) if isinstance(known, ModelAccessError) else ()
     if not variables or any(variable in str(known) for variable in variables):
         return str(known)
