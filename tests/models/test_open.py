@@ -24,6 +24,18 @@ def test_a_summarizer_is_found_by_its_name() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/v1", "ChatSummarizer('http://me:[redacted]@127.0.0.1:9/v1', 'own')"),
+        ("/v1/responses", "ResponsesSummarizer('http://me:[redacted]@127.0.0.1:9/v1', 'own')"),
+        ("/v1/messages", "MessagesSummarizer('own', base_url='http://me:[redacted]@127.0.0.1:9')"),
+    ],
+)
+def test_a_summarizer_does_not_show_the_password_of_its_address(path: str, shown: str) -> None:
+    assert repr(open_summarizer(f"http://me:marmalade7@127.0.0.1:9{path}#own")) == shown
+
+
 @pytest.mark.parametrize(("name", "problem"), [("http://127.0.0.1/v1", "does not name a model"), ("", "needs a name")])
 def test_an_incomplete_name_is_refused(name: str, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):

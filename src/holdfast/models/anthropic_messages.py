@@ -12,6 +12,7 @@ from holdfast.core.history.events import Usage
 from holdfast.errors import ModelRefusedError
 from holdfast.models.base import ModelReply, SummaryPrompt
 from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply, token_count
+from holdfast.redaction import redact_text
 from holdfast.wire.json_reader import as_object, is_list, is_mapping, objects_in
 from holdfast.wire.usage import anthropic_usage, usage_if_readable
 
@@ -53,8 +54,8 @@ class MessagesSummarizer:
         self._options = dict(options or {})
 
     def __repr__(self) -> str:
-        """Show the address and the model, never the key."""
-        return f"MessagesSummarizer({self.name!r}, base_url={self._endpoint.base_url!r})"
+        """Show the address and the model, never the key or a password."""
+        return f"MessagesSummarizer({self.name!r}, base_url={redact_text(self._endpoint.base_url)!r})"
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return the reply of the model, or the text of the provider's compaction block."""

@@ -8,6 +8,7 @@ from holdfast.errors import ModelRefusedError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.errors import CONTENT_FILTERED
 from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply
+from holdfast.redaction import redact_text
 from holdfast.wire.json_reader import is_list, is_mapping
 from holdfast.wire.usage import chat_usage, usage_if_readable
 
@@ -80,8 +81,8 @@ class ChatSummarizer:
         self._options = dict(options or {})
 
     def __repr__(self) -> str:
-        """Show the address and the model, never the key."""
-        return f"ChatSummarizer({self.base_url!r}, {self.name!r})"
+        """Show the address and the model, never the key or a password."""
+        return f"ChatSummarizer({redact_text(self.base_url)!r}, {self.name!r})"
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return the reply of the model."""

@@ -11,6 +11,7 @@ from holdfast.errors import ModelRefusedError
 from holdfast.models.base import CachedPrefix, ModelReply, SummaryPrompt
 from holdfast.models.errors import CONTENT_FILTERED, error_from_response
 from holdfast.models.http_endpoint import HTTP_OK, MAX_SILENCE_SECONDS, HttpEndpoint, StreamedReply
+from holdfast.redaction import redact_text
 from holdfast.wire.json_reader import as_object, is_mapping, objects_in
 from holdfast.wire.usage import responses_usage, usage_if_readable
 
@@ -50,8 +51,8 @@ class ResponsesSummarizer:
         self._options = dict(options or {})
 
     def __repr__(self) -> str:
-        """Show the address and the model, never the key."""
-        return f"ResponsesSummarizer({self._endpoint.base_url!r}, {self.name!r})"
+        """Show the address and the model, never the key or a password."""
+        return f"ResponsesSummarizer({redact_text(self._endpoint.base_url)!r}, {self.name!r})"
 
     async def write(self, prompt: SummaryPrompt) -> ModelReply:
         """Return the reply of the model."""
