@@ -269,7 +269,7 @@ async def test_a_result_that_comes_later_beside_one_with_contents_stays_in_the_s
         ["user-prompt"], ["tool-call", "tool-call"], ["tool-return", "user-prompt"], ["tool-return"], ["text"],
         ["user-prompt"], ["text"], ["user-prompt"], ["text"],
     ]  # fmt: skip
-    [first, *_] = [one.parts for one in model.requests[-1] if isinstance(one.parts[0], ToolReturnPart)]
+    first: Any = next(one.parts for one in model.requests[-1] if isinstance(one.parts[0], ToolReturnPart))
     assert kinds(await kept(governed)) == said
     assert [part.content for part in first] == ["drawn", "it is blue", ["a picture"]]
     assert await counted(session, log.Rewound) == 0

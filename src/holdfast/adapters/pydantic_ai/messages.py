@@ -77,8 +77,8 @@ def split_joined_requests(
             if not taken or len(taken) == len(rest.parts):
                 break
             found.append(replace(rest, parts=taken))
-            ids = {*map(id, taken)}
-            rest = replace(rest, parts=[part for part in rest.parts if id(part) not in ids])
+            taken_ids = set(map(id, taken))
+            rest = replace(rest, parts=[part for part in rest.parts if id(part) not in taken_ids])
         found.append(rest)
     return found
 
