@@ -249,9 +249,7 @@ async def test_a_method_that_a_route_does_not_take_is_refused_as_every_error(url
     )
 
 
-async def test_a_compaction_that_needs_a_model_where_there_is_none_is_a_conflict_that_says_what_to_set(
-    url: str,
-) -> None:
+async def test_a_compaction_that_needs_a_model_where_there_is_none_is_a_conflict(url: str) -> None:
     await talk(url, "s", *LONG)
     await value(url, "/sessions/s/settings", "POST", b'{"policy": "copilot"}')
 
@@ -259,10 +257,7 @@ async def test_a_compaction_that_needs_a_model_where_there_is_none_is_a_conflict
 
     assert (seen.status, json.loads(seen.body)) == (
         409,
-        {
-            "error": "summarizer: there is no model to write the summary; pass summarizer=… when the session is opened,"
-            " or set summarization_model for a program"
-        },
+        {"error": "summarizer: there is no model to write the summary; open the session with summarizer=…"},
     )
 
 

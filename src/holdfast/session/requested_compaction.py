@@ -33,12 +33,7 @@ from holdfast.errors import (
     NothingToCompactError,
     SettingsError,
 )
-from holdfast.session.compaction.compactor import (
-    CONTEXT_HAS_CHANGED,
-    REQUESTED_TRIGGERS,
-    Compactor,
-    no_summarizer_error,
-)
+from holdfast.session.compaction.compactor import CONTEXT_HAS_CHANGED, REQUESTED_TRIGGERS, Compactor
 from holdfast.session.compaction.summarizer import SentRequest, SummaryJob
 from holdfast.session.heavy_work import plan_in_thread
 from holdfast.session.log.event_log import SessionLog, locked
@@ -302,7 +297,8 @@ class RequestedCompaction:
         if step is None:
             raise NothingToCompactError(spoken)
         if needs_context and not plan_input.situation.has_summarizer:
-            raise no_summarizer_error()
+            remedy = "open the session with summarizer=…"
+            raise ModelAccessError("summarizer", "there is no model to write the summary", remedy)
         return replace(step, trigger=trigger), plan_input
 
     async def _completed_event(

@@ -155,12 +155,6 @@ def _option_error(name: str, needed: str, value: object) -> SettingsError:
     return SettingsError(f"compaction.{name}", f"must be {needed}, not {value!r:.60}")
 
 
-def no_summarizer_error() -> ModelAccessError:
-    """Return the error for a summary that nobody can write."""
-    remedy = "pass summarizer=… when the session is opened, or set summarization_model for a program"
-    return ModelAccessError("summarizer", "there is no model to write the summary", remedy)
-
-
 def _check_summarizer(setting: str, value: object) -> None:
     """Raise a `SettingsError` for an object that is no summarizer, because callers write their own."""
     if isinstance(value, type) or not callable(getattr(value, "write", None)):
@@ -360,7 +354,7 @@ class Compactor:
         """Return the summarizer that the policy chooses: often a cheap model, but the primary one on request."""
         named = self._configured_summarizer(trigger)
         if named is None:
-            raise no_summarizer_error()
+            raise ModelAccessError("summarizer", "there is no model to write the summary", "name one: summarizer=…")
         return self._open_summarizer(named) if isinstance(named, str) else named
 
     def _configured_summarizer(self, trigger: log.CompactionTrigger) -> str | Summarizer | None:
