@@ -140,7 +140,8 @@ class MemoryStore:
         name: str = "",
     ) -> int:
         log, count = self._find_log(session), len(records)
-        check_storable_text("name", name)
+        if name:
+            check_storable_text("name", name)
         if isinstance(time_ms, int):
             each, first, latest = [time_ms] * count, time_ms, time_ms
         else:
