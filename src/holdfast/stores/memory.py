@@ -154,9 +154,8 @@ class MemoryStore:
         length = len(log.records) if log else 0
         if length != after:
             raise SequenceConflictError(session, expected=after, actual=length)
-        for digest in blobs:
-            if digest not in self._blobs:
-                raise MissingBlobError(digest)
+        if blobs:
+            self._check_blobs(blobs)
         if log is None:
             log = self._logs[session] = _Log(session, first, latest)
         log.records += lines
@@ -305,6 +304,12 @@ class MemoryStore:
     def _find_log(self, session: str) -> _Log | None:
         """Return the log of a session, if there is one; the id of a session that has one was checked before."""
         return self._logs.get(session) or self._logs.get(check_session_id(session))
+
+    def _check_blobs(self, digests: Iterable[str]) -> None:
+        """Raise if one of some blobs is not there."""
+        for digest in digests:
+            if digest not in self._blobs:
+                raise MissingBlobError(digest)
 
     def _delete_unused_blobs(self, digests: Iterable[str]) -> None:
         used = {digest for log in self._logs.values() for digest in log.blobs}
