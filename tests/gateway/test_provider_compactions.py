@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.apps.gateway.recording.exchange import ClientRequest
+from holdfast.apps.gateway.recording.identity import provider_compactions
 from holdfast.apps.gateway.recording.recorder import Recorder
 from holdfast.core.history import events as log
 from holdfast.stores.base import Store
@@ -156,3 +157,11 @@ async def test_a_message_that_is_edited_before_the_providers_compaction_is_a_rew
     said, changes, _ = await happened(store, "talk")
     assert said == [CODE, *case.noted, CODE | {"content": "or?"}, *case.done]
     assert changes == [("Rewound", "")]
+
+
+@pytest.mark.parametrize("kind", [["compaction"], {"a": 1}, None, 7])
+def test_items_and_blocks_of_any_type_are_looked_at(kind: object) -> None:
+    block = {"type": kind, "content": "x"}
+    natives = [{"type": kind, "role": "assistant", "content": [block, {"type": "compaction", "content": "so far"}]}]
+
+    assert provider_compactions(natives) == [("so far", "so far")]

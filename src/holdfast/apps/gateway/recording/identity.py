@@ -388,14 +388,17 @@ def provider_compactions(natives: Iterable[JsonMapping]) -> list[tuple[str, str]
     """
     found: list[tuple[str, str]] = []
     for native in natives:
-        pieces = [native] if native.get("type") in COMPACTION_ITEM_TYPES else objects_in(native.get("content"))
-        for piece in pieces:
+        pieces = [native] if _is_compaction(native) else objects_in(native.get("content"))
+        for piece in filter(_is_compaction, pieces):
             text, sealed = piece.get("content"), piece.get("encrypted_content")
-            if piece.get("type") not in COMPACTION_ITEM_TYPES:
-                continue
             if isinstance(name := sealed or text, str) and name:
                 found.append((name, text if isinstance(text, str) and text else _SEALED_SUMMARY))
     return found
+
+
+def _is_compaction(piece: JsonMapping) -> bool:
+    kind = piece.get("type")
+    return isinstance(kind, str) and kind in COMPACTION_ITEM_TYPES
 
 
 def compaction_hash(namespace: str, name: str) -> bytes:
