@@ -47,7 +47,7 @@ GLANCE_S = 0.004
 ATTEMPTS = 3
 """A measurement must be confirmed so often before it counts."""
 CERTAIN_S = 1.0
-"""A text that takes so long, though a quarter of it took less than `FLOOR_S`, needs no confirmation."""
+"""If a text takes so long, though a quarter of it took less than `FLOOR_S`, half of the text confirms it."""
 MAX_MEASURED = 3
 """How many of the texts that are slow at a glance are measured."""
 LIMIT_S = 120
@@ -345,13 +345,18 @@ def describe_growth(work: Callable[[str], object], texts: Iterable[tuple[str, st
     """Return on which text the processor time of some work grows too fast; empty where it grows on none."""
     slow = (text for text in texts if not _is_fast(work, _text_of(text, FIRST_CHARS)))
     for start, unit, end in islice(slow, MAX_MEASURED):
+
+        def is_slow_at_half(size: int, before: float, parts: tuple[str, str, str] = (start, unit, end)) -> bool:
+            # A machine that stands still for a second is not a slow pattern.
+            return _seconds(work, _text_of(parts, size // 2)) >= MAX_GROWTH**0.5 * before
+
         before = _seconds(work, _text_of((start, unit, end), SIZES[0] // 4))
         for size in SIZES:
             after = _seconds(work, _text_of((start, unit, end), size))
             attempts = ATTEMPTS
             while after >= max(FLOOR_S, MAX_GROWTH * before):
                 attempts -= 1
-                if not attempts or (after >= CERTAIN_S and before < FLOOR_S):
+                if not attempts or (after >= CERTAIN_S and before < FLOOR_S and is_slow_at_half(size, before)):
                     text = f"{start + unit + unit + end!r:.100}"
                     return f"on {text}: {before:.3f} s for {size // 4:,} characters, {after:.3f} s for {size:,}"
                 before = _seconds(work, _text_of((start, unit, end), size // 4))

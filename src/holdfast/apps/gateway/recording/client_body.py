@@ -382,17 +382,17 @@ def _end_of(slices: Sequence[msgspec.Raw], raw: bytes, end: int) -> int | None:
 
 
 def texts_of(value: object) -> list[str]:
-    """Return the texts of a message or of system content, in order: strings, blocks and parts."""
-    if isinstance(value, str):
-        return [value]
-    if is_list(value):
-        return [text for one in value for text in texts_of(one)]
-    if not is_mapping(value):
-        return []
+    """Return the texts of a message or of system content, in order: strings, blocks and parts, however deep."""
     found: list[str] = []
-    for name in ("text", "content", "parts"):
-        if (member := value.get(name)) is not None:
-            found += texts_of(member)
+    rest: list[object] = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif is_list(one):
+            rest.extend(reversed(one))
+        elif is_mapping(one):
+            rest.extend(one.get(name) for name in ("parts", "content", "text"))
     return found
 
 
