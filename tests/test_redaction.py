@@ -34,6 +34,8 @@ SECRETS = [
     ("the password is hunter22", "the password is [redacted]"),
     ("password is: hunter22, ok?", "password is: [redacted], ok?"),
     ("Passwort: geheim99", "Passwort: [redacted]"),
+    ("password=a1b2c3", "password=[redacted]"),
+    ("DEPLOY_KEY=8f3a9b2c7d1e6f40", "DEPLOY_KEY=[redacted]"),
     ("Das Kennwort ist geheim99.", "Das Kennwort ist [redacted]."),
 ]
 NO_SECRETS = [
@@ -51,6 +53,13 @@ NO_SECRETS = [
     "the password is sha256-hashed",
     "token = settings.token2()",
     "password: str = field1.default",
+    "token=123456789",
+    "password=a1b2c",
+    "DEPLOY_KEY=8f3a9b2c7d1e6f4",
+    "my_KEY=8f3a9b2c7d1e6f408f3a9b2c7d1e6f40",
+    "?sig=a1b2c3",
+    "design sig=8f3a9b2c7d1e6f408f3a9b2c7d1e6f40",
+    '"auth: 8f3a9b2c7d1e6f40',
 ]
 
 
