@@ -72,8 +72,10 @@ class RawClient:
         line, *rest = self.head.decode("latin-1").rstrip("\r\n").split("\r\n")
         headers = [(name.lower(), value) for name, _, value in (one.partition(": ") for one in rest)]
         self._headers = dict(headers)
-        is_whole = self._is_head or await self._read_body(self._headers, until)
-        return Seen(int(line.split(" ")[1]), headers, bytes(self.body), is_whole)
+        status = int(line.split(" ")[1])
+        has_no_body = self._is_head or (status in {204, 304} and "transfer-encoding" not in self._headers)
+        is_whole = has_no_body or await self._read_body(self._headers, until)
+        return Seen(status, headers, bytes(self.body), is_whole)
 
     async def read_more(self, until: bytes | None = None) -> bool:
         """Read on, to the end or until the body contains some bytes; return whether it is complete."""
