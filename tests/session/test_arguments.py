@@ -140,6 +140,16 @@ async def test_an_id_that_not_every_store_can_write_down_is_refused_by_name(name
             attempt()
 
 
+@pytest.mark.parametrize("make_tool", [Session.recall_tool, Session.compact_tool])
+async def test_a_tool_for_a_wrong_scope_is_refused_where_it_is_made(make_tool: Callable[..., object]) -> None:
+    session = await Session.open("g")
+
+    with pytest.raises(SettingsError) as refused:
+        make_tool(session, scope="")
+
+    assert str(refused.value) == "scope: must be the name of an agent's scope, such as 'main', not ''"
+
+
 def test_a_writer_that_cannot_write_is_refused_where_it_is_named() -> None:
     with pytest.raises(SettingsError, match=r"^compaction\.manual: "):
         CompactionOptions(manual=object())  # pyright: ignore[reportArgumentType]

@@ -366,6 +366,23 @@ async def test_who_has_answered_can_say_no_more(session: Session) -> None:
                 await saying
 
 
+async def test_who_has_answered_compacts_no_more(session: Session) -> None:
+    async with session.delegate("tester") as child:
+        for number in range(8):
+            await child.record([assistant_message(f"{number}: " + "work " * 200), user_message("go on " * 200)])
+        preview = await child.preview(budget=4_000)
+        await child.answer("done")
+        events = await session.events()
+
+        for compacting in (child.compact(), child.apply_preview(preview)):
+            with pytest.raises(DelegationEndedError, match="answered"):
+                await compacting
+        told = await child.compact_tool().call({})
+
+        assert told == f"[compact_context: nothing was changed: delegation {child.scope!r} has ended (answered)]"
+        assert await session.events() == events
+
+
 @pytest.mark.parametrize(
     ("sees", "expected"),
     [

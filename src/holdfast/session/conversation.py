@@ -36,6 +36,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import (
     ArtifactTooLargeError,
     CompactionError,
+    DelegationEndedError,
     MalformedInputError,
     ModelError,
     SettingsError,
@@ -193,7 +194,7 @@ class Conversation:
         and `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
-        scope = self.scope if isinstance(scope, OwnScope) else check_scope(scope)
+        scope = self._resolve_scope(scope)
         billed = None if usage is None else read_usage(usage)
 
         def read_messages() -> tuple[list[log.MessageAppended], list[Message]]:
@@ -291,7 +292,7 @@ class Conversation:
         self._check_running()
         engine = self._engine
         model = engine.model if model is None else check_model(model) or engine.model
-        scope = self.scope if isinstance(scope, OwnScope) else await self._find_scope(scope)
+        scope = await self._find_scope(scope)
         system, tools = check_extras(system, tools)
         self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(
@@ -342,13 +343,13 @@ class Conversation:
 
         Waits for the summary. If there is none, raises an error that says why, and nothing has changed.
         """
-        self._check_running()
         return await self._compact(focus, trigger, budget, scope)
 
     @retried
     async def _compact(
         self, focus: str, trigger: log.CompactionTrigger, budget: int | Budget | None, scope: str | OwnScope
     ) -> log.CompactionCompleted:
+        self._check_running()
         options = self._options(budget, await self._find_scope(scope))
         return await self._engine.requested.compact(options, trigger, check_text("focus", focus))
 
@@ -365,7 +366,7 @@ class Conversation:
             focus = arguments.get("focus") if is_mapping(arguments) else None
             try:
                 done = await self._compact(focus if isinstance(focus, str) else "", "agent_request", None, named)
-            except (CompactionError, ModelError) as error:
+            except (CompactionError, DelegationEndedError, ModelError) as error:
                 return f"[{COMPACT_CONTEXT}: nothing was changed: {error}]"
             before, after = done.request_tokens
             return f"Done: {before:,} tokens are {after:,} now. Go on with the task."
@@ -388,6 +389,7 @@ class Conversation:
         self, preview: log.CompactionCompleted, *, budget: int | Budget | None = None
     ) -> log.CompactionCompleted:
         """Compact exactly as `preview` said; raises `CompactionFailedError` if that is not possible any more."""
+        self._check_running()
         given: object = preview
         if not isinstance(given, log.CompactionCompleted):
             raise SettingsError("preview", f"must be what `preview` has returned, not {short_repr(given)}")
@@ -502,7 +504,7 @@ class Conversation:
         `max_tokens` limits an answer if the model does not. Without it, an answer has 1,000 tokens, or as many as the
         last request left free, up to 2,500.
         """
-        named, others = self.scope if isinstance(scope, OwnScope) else scope, check_texts("earlier", earlier)
+        named, others = self._resolve_scope(scope), check_texts("earlier", earlier)
 
         async def call(arguments: Mapping[str, object]) -> str:
             from holdfast.core.recall.artifacts import RETRIEVAL_SHARE  # noqa: PLC0415 - as above
@@ -607,7 +609,7 @@ class Conversation:
         """Return an event with its effect on the next request, if it changes the context."""
         if not isinstance(event, log.Rewound | log.ContextCleared):
             return event
-        encode_event(event)
+        encode_event(event)  # raises for a wrong position, with which nothing could be measured
         return await self._measured(partial(add_effect, event))
 
     async def _measured(self, measure: Callable[[PlanInput], T]) -> T:
