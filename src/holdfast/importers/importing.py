@@ -162,7 +162,7 @@ class _ItemsByAgent:
         return waiting[0][1]
 
     def take(self, scope: str) -> tuple[int, LoggedItem]:
-        """Leave the next item of an agent behind."""
+        """Take the next item of an agent, which `peek` has returned, and return it with its number in the source."""
         return self._waiting[scope].popleft()
 
     def put_back(self, scope: str, taken: Iterable[tuple[int, LoggedItem]]) -> None:

@@ -42,9 +42,9 @@ from holdfast.session.prepare import RequestBuilder, RequestOptions
 JobOutcome: TypeAlias = Literal["summary", "digest", "not wanted", "failed"]
 """What came of a compaction left to a worker; `not wanted` if it was ended meanwhile, or not approved."""
 STATM_PATH = "/proc/self/statm"
-MIN_COMPACTED_TOKENS = 100
 LAID_DOWN: tuple[MustKeepKind, ...] = "constraint", "decision"
-"""Fewer tokens are compacted on request only if nothing of these kinds is lost: they leave no room for it."""
+MIN_COMPACTED_TOKENS = 100
+"""Fewer tokens are compacted on request only if nothing that is laid down is lost: they leave no room for it."""
 MESSAGES_BETWEEN_MEMORY_CHECKS = 20
 """After a compaction for want of memory, or an attempt, the next one waits for this many messages."""
 MAX_SWITCH_PREVIEWS = 4

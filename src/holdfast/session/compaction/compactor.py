@@ -171,7 +171,8 @@ def _check_summarizer(setting: str, value: object) -> None:
 class Compactor:
     """Starts, watches and ends the compactions of one session.
 
-    Callers must hold the session's lock, except for `wait`, `cancel`, `close` and `draft_summary`.
+    Callers of what reads or writes the log must hold the session's lock, except for `wait`, `cancel`, `run_job`,
+    `draft_summary` and `close`, which must be called without it.
     """
 
     def __init__(self, session_log: SessionLog, policy: Policy, options: CompactionOptions) -> None:

@@ -400,8 +400,7 @@ class SessionLog:
         `index` holds what a search finds in messages among them. With `with_next` they are written with what this task
         appends next, if it is in `deferring_messages`.
         """
-        if self._one_write.failure is not None:
-            self._check_block()
+        self._check_block()
         if with_next and self._is_deferring:
             for event in events:
                 self.history.check(event)
@@ -679,8 +678,9 @@ class SessionLog:
 
     def _check_block(self) -> None:
         """Raise if this task has to do all of its block again: what it records now would be recorded twice."""
-        if self._one_write.failure is not None and self.must_begin_again:
-            raise self._one_write.failure
+        failure = self._one_write.failure
+        if failure is not None and self.must_begin_again:
+            raise failure
 
     async def _evict(self) -> None:
         """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""

@@ -261,7 +261,7 @@ def _text_pieces(text: bytes) -> list[BodyPiece]:
     return [{"text": text.decode()}] if text else []
 
 
-def _message_bytes(message: Mapping[str, object], style: _Style = _COMPACT, *, is_unmarked: bool = False) -> bytes:
+def _message_bytes(message: Mapping[str, object], style: _Style, *, is_unmarked: bool = False) -> bytes:
     """Return a message as clients write it; one that is written in no style is stored as text."""
     [native] = drop_excess_cache_marks([message], 0) if is_unmarked else [message]
     if style == _COMPACT:

@@ -147,11 +147,11 @@ class ConversationFinder:
         agent_list = opened.agent_lists.get(MAIN_AGENT) if opened else None
         return agent_list.last_body if agent_list else None
 
-    def find(self, reading: ReadRequest) -> "_HeldPlace":
-        """Hold the session of a request open and locked; None if it has none."""
+    def find(self, reading: ReadRequest) -> _HeldPlace:
+        """Hold the session of a request open, and locked unless it is a side call; None if it has none."""
         return _HeldPlace(self, self._sessions, reading)
 
-    async def place_of(self, reading: ReadRequest, held: "_HeldPlace") -> Place | None:
+    async def place_of(self, reading: ReadRequest, held: _HeldPlace) -> Place | None:
         """Return where a request belongs, and leave its session to `held`."""
         request, signals = reading.request, reading.signals
         if request.path.partition("?")[0].endswith(TOKEN_COUNT_PATHS):
@@ -178,7 +178,7 @@ class ConversationFinder:
             return await self._continued_place(reading, signals.response_id, held)
         return await self._unnamed_place(reading, held)
 
-    async def _continued_place(self, reading: ReadRequest, response_id: str, held: "_HeldPlace") -> Place:
+    async def _continued_place(self, reading: ReadRequest, response_id: str, held: _HeldPlace) -> Place:
         """Find the conversation of a request whose list holds only what follows a response that the provider keeps."""
         request, purpose = reading.request, reading.signals.purpose
         kept = response_hash(request.namespace, response_id)
@@ -224,7 +224,7 @@ class ConversationFinder:
         )
         return Place(reading, opened, is_continuation=is_continued and not signals.purpose)
 
-    async def _unnamed_place(self, reading: ReadRequest, held: "_HeldPlace") -> Place:
+    async def _unnamed_place(self, reading: ReadRequest, held: _HeldPlace) -> Place:
         """Find the conversation of a request by its messages."""
         request, body, key = reading.request, reading.body, reading.signals.cache_key
         listed = self._read_near(reading)
@@ -260,7 +260,7 @@ class ConversationFinder:
             await self._copy_fork(reading, opened)
         return Place(reading, opened)
 
-    async def _unanswered_session(self, reading: ReadRequest, chain: Chain, held: "_HeldPlace") -> OpenSession | None:
+    async def _unanswered_session(self, reading: ReadRequest, chain: Chain, held: _HeldPlace) -> OpenSession | None:
         """Open the session that ends with this request, if it was sent before and got no answer."""
         session_id = self._unanswered.pop(_repeat_key(reading, chain.last_hash), None)
         if session_id is None:
@@ -288,7 +288,7 @@ class ConversationFinder:
         shared = 0 if agent_list.is_other_agent(reading.body) else agent_list.chain.shared_length(listed.chain)
         return _as_agent(reading, next((name for index, name in found if shared < listed.lengths[index]), None))
 
-    async def _resumed_elsewhere(self, reading: ReadRequest, held: "_HeldPlace") -> Place | None:
+    async def _resumed_elsewhere(self, reading: ReadRequest, held: _HeldPlace) -> Place | None:
         """Return the place of a sub-agent without any name that goes on, if the store knows it by its task."""
         hashes = [task_hash(reading.request, name) for _, name in _task_names(reading)]
         found = await self._sessions.index.sessions_with(hashes)

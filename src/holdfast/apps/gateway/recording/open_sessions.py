@@ -221,7 +221,7 @@ class OpenSessions:
         """Return whether an open session was not deleted since."""
         return self._open.get(opened.id) is opened
 
-    def session(self, session_id: str) -> "_HeldOpen":
+    def session(self, session_id: str) -> _HeldOpen:
         """Hold a session open while it is used."""
         return _HeldOpen(self, session_id)
 
