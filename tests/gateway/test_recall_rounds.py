@@ -63,8 +63,16 @@ USAGE: dict[Wire, tuple[str, str]] = {
     "anthropic": ("input_tokens", "output_tokens"),
     "gemini": ("promptTokenCount", "candidatesTokenCount"),
 }
+SETTLING_ROUNDS = 50
+"""Ticks of the event loop in which a piece of a refusal arrives alone."""
 ASKS = ProviderReply("Let me look that up. ", tool="recall", arguments={"query": "boat"}, tokens=100)
 SAYS = ProviderReply("The boat is called Albatross.", tokens=200)
+
+
+async def settle(rounds: int) -> None:
+    """Let other tasks run."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)
 
 
 @dataclass
@@ -73,7 +81,7 @@ class Provider:
 
     wire: Wire
     replies: list[ProviderReply | bytes] = field(default_factory=list[ProviderReply | bytes])
-    """What is answered: an answer, or the body of a refusal."""
+    """What is answered: an answer, or the body of a refusal, which is sent in two pieces."""
     refusal_status: int = 429
     bodies: list[bytes] = field(default_factory=list[bytes])
     stalls: asyncio.Event | None = None
@@ -93,7 +101,7 @@ class Provider:
         reply, number = self.replies.pop(0), len(self.bodies)
         status, is_stream = 200, b'"stream"' in body or "alt=sse" in scope["query_string"].decode()
         if isinstance(reply, bytes):
-            status, pieces = self.refusal_status, [reply]
+            status, pieces = self.refusal_status, [reply[:20], reply[20:]]
         elif is_stream:
             pieces = [event_bytes(*event) for event in stream_events(self.wire, reply, number)]
         elif scope["path"].endswith(":streamGenerateContent"):
@@ -112,6 +120,7 @@ class Provider:
             if self.is_cut and number == len(pieces) // 2:
                 return
             await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await settle(SETTLING_ROUNDS if isinstance(reply, bytes) else 0)
         await send({"type": "http.response.body", "body": b""})
 
     def list_of(self, number: int) -> list[dict[str, Any]]:

@@ -86,8 +86,8 @@ class Keys:
     def use(self, entries: Iterable[KeyEntry]) -> None:
         """Take other entries; what a key has used stays known, also while it has none."""
         self._entries = {entry.sha256: entry for entry in entries}
-        for name, entry in self._entries.items():
-            self._used.setdefault(name, _Used(room=float(entry.requests_per_minute or 0)))
+        for digest, entry in self._entries.items():
+            self._used.setdefault(digest, _Used(room=float(entry.requests_per_minute or 0)))
 
     def find(self, key: str) -> KeyEntry | None:
         """Return the entry of a key."""

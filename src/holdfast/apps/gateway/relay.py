@@ -439,19 +439,16 @@ class Relay:
 
     async def _forward(self, call: "_Call", body: bytes) -> Ending:
         """Call the provider, pass on its answer, and return how it ended."""
-        answered = await self._ask(call, body)
-        if answered is None:
+        response = await self._ask(call, body)
+        if response is None:
             return "refused"
-        response, refusal = answered
-        if not response.ok:
-            return await self._pass_error(call, response, refusal)
         if call.exchange is not None and call.exchange.has_recall:
             return await self._pass_rounds(call, response)
         await call.client.start(response.status, call.answer_headers(response))
         return await self._pass_answer(call, response)
 
-    async def _ask(self, call: "_Call", body: bytes) -> tuple[aiohttp.ClientResponse, bytes] | None:
-        """Return the provider's answer, and what was read of an error; None if there is none and the client was told.
+    async def _ask(self, call: "_Call", body: bytes) -> aiohttp.ClientResponse | None:
+        """Return the provider's answer; None if it has refused, or has not answered, and the client was told.
 
         A request that is refused as too long is made smaller and sent again.
         """
@@ -461,7 +458,10 @@ class Relay:
                 return None
             refusal, smaller = await self._refusal_of(call, response)
             if smaller is None:
-                return response, refusal or b""
+                if response.ok:
+                    return response
+                await self._pass_error(call, response, refusal or b"")
+                return None
             body = smaller
 
     def _headers_for(self, call: "_Call", body: bytes) -> CIMultiDict[str]:
@@ -489,13 +489,7 @@ class Relay:
         is_short = size.isdecimal() and int(size) <= MAX_REFUSAL_BYTES
         if not call.can_shrink or response.status not in OVERFLOW_STATUSES or not is_short:
             return None
-        text = b""
-        now = asyncio.get_running_loop().time
-        end = now() + OPENING_SECONDS
-        with suppress(TimeoutError, aiohttp.ClientError, OSError):
-            while len(text) <= MAX_REFUSAL_BYTES and (chunk := await _soon(response, end - now())):
-                text += chunk
-        return text
+        return await _error_text(response)
 
     async def _shrunk(self, call: "_Call", response: aiohttp.ClientResponse, refusal: bytes) -> bytes | None:
         """Return a smaller body if the provider refused this one as too long; None if it said something else."""
@@ -561,12 +555,11 @@ class Relay:
         call.status = call.response.status
         return call.response
 
-    async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse, first: bytes) -> Ending:
+    async def _pass_error(self, call: "_Call", response: aiohttp.ClientResponse, first: bytes) -> None:
         """Pass on an error as it came, or as an event of an answer that has begun; `first` is what was read of it."""
         client = call.client
         if client.is_started:
-            with suppress(aiohttp.ClientError, OSError):
-                first = first or await response.content.read(MAX_REFUSAL_BYTES)
+            first = first or await _error_text(response)
             await self._finish(call, "refused")
             await client.send(error_event(call.destination.wire or "openai-chat", first))
         else:
@@ -577,16 +570,15 @@ class Relay:
                     client.active_at = asyncio.get_running_loop().time()
                     await client.send(chunk)
             except (aiohttp.ClientError, OSError):
-                return "refused"
+                return  # the error was cut, and so is ours
             await self._finish(call, "refused")
         await client.end()
-        return "refused"
 
     async def _pass_answer(self, call: "_Call", response: aiohttp.ClientResponse) -> Ending:
         """Pass on an answer; store it before its last event, or its last bytes, are passed on."""
-        client, tail = call.client, _AnswerTail(call.destination, response)
-        if tail.is_stream and tail.is_plain:
-            client.ping = PINGS.get(call.destination.wire or "gemini")
+        client, wire, tail = call.client, call.destination.wire, _AnswerTail(call.destination, response)
+        if tail.is_stream and tail.is_plain and wire is not None:
+            client.ping = PINGS.get(wire)
         try:
             await self._pass_pieces(call, response, tail)
         except (aiohttp.ClientError, OSError):
@@ -661,9 +653,7 @@ class Relay:
             answered = await self._ask(call, body)
             if answered is None:
                 return "refused"
-            response, refusal = answered
-            if not response.ok:
-                return await self._pass_error(call, response, refusal)
+            response = answered
         end = rounds.end()
         if not is_stream:
             await client.start(response.status, call.joined_headers(response, length=len(end)))
@@ -993,6 +983,16 @@ def _plain_text(response: aiohttp.ClientResponse, refusal: bytes | None) -> byte
         return decompressed(refusal, _encoding_of(response), max_bytes=MAX_REFUSAL_BYTES)
     except (UnreadableBodyError, BodyTooLargeError):
         return None
+
+
+async def _error_text(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of an error, as far as it comes in time and is not too large."""
+    text, now = b"", asyncio.get_running_loop().time
+    end = now() + OPENING_SECONDS
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        while len(text) <= MAX_REFUSAL_BYTES and (chunk := await _soon(response, end - now())):
+            text += chunk
+    return text
 
 
 async def _soon(response: aiohttp.ClientResponse, seconds: float) -> bytes:

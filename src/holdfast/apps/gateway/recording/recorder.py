@@ -584,13 +584,7 @@ class Recorder:
         opened = sink.opened
         async with opened.lock:
             sink.agent_list.in_flight -= 1
-            last_hash, open_answer = sink.last_hash, sink.open_answer
-
-            async def append() -> bool:
-                sink.last_hash, sink.open_answer = last_hash, open_answer
-                return await self._append_if_current(sink, answer, duration_ms)
-
-            if not await self._until_current(append):
+            if not await self._append_to(sink, partial(self._append_if_current, sink, answer, duration_ms)):
                 # The client went on without this answer: another request was faster.
                 await record_side_answer(opened.session, answer, "other")
                 return
@@ -607,6 +601,16 @@ class Recorder:
                     await self.sessions.index.add(answer_hash, opened.id)
             await self._finder.note_compactions(sink.reading.request, opened.id, answer)
             await self._index_response(sink, answer)
+
+    async def _append_to(self, sink: "_AgentSink", append: Callable[[], Awaitable[bool]]) -> bool:
+        """Record an answer, or a part of it; each attempt begins with the state of the request before the first."""
+        last_hash, open_answer = sink.last_hash, sink.open_answer
+
+        async def attempt() -> bool:
+            sink.last_hash, sink.open_answer = last_hash, open_answer
+            return await append()
+
+        return await self._until_current(attempt)
 
     async def _hashes_of_forms(self, sink: "_AgentSink", answer: Answer) -> list[bytes]:
         """Return the hashes that an answer has if the client has it in another form."""
@@ -750,15 +754,8 @@ class Recorder:
         sink.rounds += 1
         sent = exchange.body
         async with opened.lock:
-            is_recorded = self._is_current(sink)
-            if is_recorded:
-                last_hash, open_answer = sink.last_hash, sink.open_answer
-
-                async def append() -> bool:
-                    sink.last_hash, sink.open_answer = last_hash, open_answer
-                    return await self._append_round(exchange, sink, answer, duration_ms, results)
-
-                is_recorded = await self._until_current(append)
+            append = partial(self._append_round, exchange, sink, answer, duration_ms, results)
+            is_recorded = self._is_current(sink) and await self._append_to(sink, append)
         if is_recorded:
             await self._index_response(sink, answer)
         if is_recorded and exchange.prepare_again is not None:
