@@ -71,6 +71,20 @@ async def test_always_is_about_the_same_command_only(tmp_path: Path) -> None:
     assert await shell.run_command("echo two") == COMMAND_REFUSED
 
 
+async def test_always_also_answers_for_the_same_command_that_waits_for_the_answer(tmp_path: Path) -> None:
+    class Hesitating(Person):
+        async def __call__(self, command: str) -> Consent:
+            await asyncio.sleep(0)
+            return await super().__call__(command)
+
+    person = Hesitating("always", "no")
+    shell = ShellTool(tmp_path, person)
+
+    said = await asyncio.gather(*(shell.run_command(command) for command in ("echo one", "echo one", "echo two")))
+
+    assert (said, person.asked) == (["one", "one", COMMAND_REFUSED], ["echo one", "echo two"])
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -83,7 +83,7 @@ def missing_files(prompt: str, folder: Path) -> list[str]:
         paths = _possible_paths(mention)
         if not paths or any(is_file(folder, path) or is_folder(folder, path) for path in paths):
             continue
-        there = next((path for path in paths if _exists(folder, path)), None)
+        there = next((path for path in paths if _is(Path.exists, folder, path)), None)
         if there is not None:
             missing[f"@{there} (a pipe or a device)"] = None
         elif "/" in paths[-1] or "." in paths[-1]:
@@ -102,35 +102,27 @@ def _possible_paths(mention: re.Match[str]) -> list[str]:
     return [path for path in dict.fromkeys(found) if path]
 
 
-def _exists(folder: Path, path: str) -> bool:
+def _is(kind: Callable[[Path], bool], folder: Path, path: str) -> bool:
+    """Return whether a path, relative to a folder, is of a kind; a text that can be no path is of none."""
     try:
-        return (folder / Path(path).expanduser()).exists()
+        return kind(folder / Path(path).expanduser())
     except (OSError, ValueError, RuntimeError):
         return False
 
 
 def is_folder(folder: Path, path: str) -> bool:
     """Return whether a path, relative to a folder, is a folder."""
-    try:
-        return (folder / Path(path).expanduser()).is_dir()
-    except (OSError, ValueError, RuntimeError):
-        return False
+    return _is(Path.is_dir, folder, path)
 
 
 def is_file(folder: Path, path: str) -> bool:
     """Return whether a path, relative to a folder, is a file."""
-    try:
-        return (folder / Path(path).expanduser()).is_file()
-    except (OSError, ValueError, RuntimeError):
-        return False
+    return _is(Path.is_file, folder, path)
 
 
 def is_pipe(folder: Path, path: str) -> bool:
     """Return whether a path, relative to a folder, is a named pipe."""
-    try:
-        return (folder / Path(path).expanduser()).is_fifo()
-    except (OSError, ValueError, RuntimeError):
-        return False
+    return _is(Path.is_fifo, folder, path)
 
 
 def read_attachment(path: str, folder: Path) -> AttachedText | AttachedImage:

@@ -137,7 +137,7 @@ class _ChatLoop:
             await action
         except HoldfastError as error:
             self._chat.notify(str(error), "error")
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - a provider's library may raise anything
             self._terminal.show(unexpected_error_notice(error))
 
     def _update_queue_length(self) -> None:
@@ -148,7 +148,7 @@ class _ChatLoop:
         if self._chat.interrupt():
             return True
         if self._chat.status.is_compacting:
-            asyncio.get_running_loop().create_task(self._cancel_compaction())
+            self._run_beside(self._cancel_compaction())
             return True
         return False
 

@@ -77,9 +77,11 @@ class ShellTool:
         if command in self._always_allowed or is_allowed(command, self._allowed):
             return True
         async with self._question_lock:
+            if command in self._always_allowed:  # since the answer to the question before
+                return True
             consent = await self._ask(command)
-        if consent == "always":
-            self._always_allowed.add(command)
+            if consent == "always":
+                self._always_allowed.add(command)
         return consent != "no"
 
     async def _run(self, command: str, timeout_seconds: int) -> str:
