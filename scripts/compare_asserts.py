@@ -43,7 +43,7 @@ def _shape_of_field(value: object) -> object:
     if isinstance(value, ast.AST):
         return shape(value)
     if isinstance(value, list):
-        return [_shape_of_field(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_shape_of_field(item) for item in value]
     return "name" if isinstance(value, str) else repr(value)
 
 

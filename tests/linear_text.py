@@ -29,8 +29,8 @@ from contextlib import suppress
 from io import StringIO
 from itertools import chain, islice
 from pathlib import Path
-from re import _constants as sre  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
-from re import _parser as sre_parser  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+from re import _constants as sre  # pyright: ignore[reportAttributeAccessIssue]
+from re import _parser as sre_parser  # pyright: ignore[reportAttributeAccessIssue]
 from time import process_time
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, cast

@@ -124,7 +124,7 @@ def test_a_class_keeps_the_methods_that_it_defines(decorator: Decorator) -> None
         def __repr__(self) -> str:
             return "own"
 
-    one = Own(1)  # pyright: ignore[reportCallIssue]
+    one = Own(1)
 
     assert (one == 1, hash(one), repr(one)) == (True, 7, "own")
 

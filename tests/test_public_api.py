@@ -49,7 +49,7 @@ def test_importing_the_root_loads_nothing_of_the_package_until_a_name_is_used() 
 
 def test_an_unknown_name_of_the_root_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Sesion'"):
-        _ = holdfast.Sesion  # pyright: ignore[reportAttributeAccessIssue]
+        _ = holdfast.Sesion
 
 
 @pytest.mark.parametrize("name", holdfast.__all__)

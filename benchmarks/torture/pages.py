@@ -156,7 +156,7 @@ async def _check_answer(app: ASGIApp, asked: Mapping[str, Any], cookie: str, csr
     elif media == "application/json" and text and leaves is None:
         value = json.loads(text)
         if isinstance(value, dict) and "jsonrpc" in value:
-            code = value.get("error", {}).get("code", -32600)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            code = value.get("error", {}).get("code", -32600)
             assert code in range(-32700, -32599), f"an internal error: {text[:200]}"
 
 

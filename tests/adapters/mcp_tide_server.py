@@ -18,23 +18,23 @@ def serve() -> None:
     server = MCPServer("tides", log_level="CRITICAL")
 
     @server.tool()
-    def words(place: str) -> str:  # pyright: ignore[reportUnusedFunction]
+    def words(place: str) -> str:
         """Return the tide as text."""
         return f"High water at {place} is 12:40."
 
     @server.tool()
-    def chart(place: str) -> Image:  # pyright: ignore[reportUnusedFunction]
+    def chart(place: str) -> Image:
         """Return a chart of the tide."""
         del place
         return Image(data=PNG, format="png")
 
     @server.tool()
-    def table(place: str) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+    def table(place: str) -> dict[str, Any]:
         """Return the tide as a table."""
         return {**TABLE, "place": place}
 
     @server.tool()
-    def broken(place: str) -> str:  # pyright: ignore[reportUnusedFunction]
+    def broken(place: str) -> str:
         """Fail."""
         raise ValueError(place)
 

@@ -142,7 +142,7 @@ async def test_old_output_is_offloaded_in_requests_and_whole_in_the_history() ->
 
     returns = [part for request in model.requests[2:] for m in request for part in m.parts if is_return(m)]
     assert all(len(str(part.content)) < 15_000 for part in returns)  # type: ignore[union-attr]
-    whole = [part for m in result.all_messages() for part in m.parts if isinstance(part, ToolReturnPart)]  # pyright: ignore[reportPossiblyUnboundVariable]
+    whole = [part for m in result.all_messages() for part in m.parts if isinstance(part, ToolReturnPart)]
     assert [part.content for part in whole] == ["word " * 3_000]
     assert all("characters cut: recall #2 …]" in str(part.content) for part in returns)  # type: ignore[union-attr]
 
@@ -385,7 +385,7 @@ async def test_the_budget_is_the_users_else_the_models_window_else_the_tables() 
 
     given, known, named, unknown = Holdfast(budget=5_000), Holdfast(), Holdfast(model="gpt-4o"), Holdfast()
     windowed = ScriptedAgentModel(["hi"])
-    windowed._profile = {"context_window": 10_000}  # pyright: ignore[reportPrivateUsage]
+    windowed._profile = {"context_window": 10_000}
     for governed, model in (
         (given, ScriptedAgentModel(["hi"])),
         (known, windowed),
@@ -407,7 +407,7 @@ async def test_a_bill_is_recorded_with_cached_tokens_apart_and_calibrates() -> N
 
     usage = RequestUsage(input_tokens=100, cache_read_tokens=60, cache_write_tokens=10, output_tokens=7)
     model = ScriptedAgentModel([ModelResponse(parts=[TextPart("hi")], usage=usage)])
-    model._system = "somebody"  # pyright: ignore[reportAttributeAccessIssue]
+    model._system = "somebody"
     governed = Holdfast()
 
     await Agent(model, capabilities=[governed]).run("hello " * 40, conversation_id="c1")
@@ -432,7 +432,7 @@ async def test_what_a_bill_teaches_belongs_to_the_address_of_the_agents_model() 
     response = ModelResponse(parts=[TextPart("hi")], usage=RequestUsage(input_tokens=400))
     governed, known = Holdfast(), list[str]()
     for model in (ServedModel([response]), ServedModel(["hi"]), ScriptedAgentModel(["hi"])):
-        model._system = "somebody"  # pyright: ignore[reportAttributeAccessIssue]
+        model._system = "somebody"
         await Agent(model, capabilities=[governed]).run("word " * 300, conversation_id=f"c{len(known)}")
         assert governed.last_request is not None
         known.append(governed.last_request.tokens.provenance)

@@ -57,7 +57,7 @@ async def test_a_workflow_that_is_executed_again_from_a_step_continues_the_same_
     await holdfast.close()
 
     async with Session.open("c", store=url) as session:
-        kinds = [[part["part_kind"] for part in message["parts"]] for message in await session.messages()]  # pyright: ignore[reportIndexIssue, reportGeneralTypeIssues]
+        kinds = [[part["part_kind"] for part in message["parts"]] for message in await session.messages()]  # pyright: ignore[reportGeneralTypeIssues]
         assert kinds == [["user-prompt"], ["tool-call"], ["tool-return"], ["text"]]
         assert "done again" in str((await session.messages())[-1])
         assert all(proof.is_same for proof in rebuilt_requests(await session.events()))

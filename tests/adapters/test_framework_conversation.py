@@ -192,7 +192,7 @@ class CountedComparisons(dict[str, Any]):
         CountedComparisons.count += 1
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 async def test_a_request_neither_copies_nor_compares_what_is_recorded(framework: Framework) -> None:

@@ -79,7 +79,7 @@ async def test_pydantic_ai_records_what_the_tools_of_a_server_return() -> None:
         assert not validate(recorded[:-1], "pydantic-ai")
         request = holdfast.last_request
         assert request is not None
-        assert sorted(tool["name"] for tool in request.tools or ()) == TOOLS  # pyright: ignore[reportArgumentType]
+        assert sorted(tool["name"] for tool in request.tools or ()) == TOOLS
         # A later run gets them as they were.
         await agent.run("and now?")
         replayed = [part for one in requests[-1] for part in one.parts if isinstance(part, ToolReturnPart)]
@@ -117,7 +117,7 @@ async def test_the_agents_sdk_records_what_the_tools_of_a_server_return_and_coun
     assert [validate(one, "openai-responses") for one in sent] == [[]] * len(sent)
     request = kept.last_request
     assert request is not None
-    assert sorted(tool["name"] for tool in request.tools or ()) == TOOLS  # pyright: ignore[reportArgumentType]
+    assert sorted(tool["name"] for tool in request.tools or ()) == TOOLS
     await kept.close()
     set_tracing_disabled(False)
 
@@ -169,5 +169,5 @@ async def test_adk_records_what_the_tools_of_a_server_return() -> None:
     assert [validate(one, "gemini") for one in sent] == [[]] * len(sent)
     request = plugin.last_request("s")
     assert request is not None
-    assert sorted(tool["name"] for tool in request.tools or ()) == TOOLS  # pyright: ignore[reportArgumentType]
+    assert sorted(tool["name"] for tool in request.tools or ()) == TOOLS
     await plugin.close()

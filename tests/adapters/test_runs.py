@@ -719,7 +719,7 @@ async def test_a_processor_that_shortens_the_history_is_obeyed() -> None:
         result = await agent.run(text)
 
     assert model.prompts == ["three", "four"]
-    assert await kept(governed) == result.all_messages()  # pyright: ignore[reportPossiblyUnboundVariable]
+    assert await kept(governed) == result.all_messages()
     assert len(await governed.open()) > 8
 
 

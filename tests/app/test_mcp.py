@@ -215,7 +215,7 @@ async def test_nothing_is_written_by_reading_and_the_store_refuses_every_write(s
     for write in (
         only.append("s", [], after=0, time_ms=0), only.rewrite("s", {}, tombstone={}, after=0, time_ms=0),
         only.purge(), only.put_blob(b""), only.rename("s", "t"), only.delete("8f3a-boats"),
-        only.put_snapshot("s", None), only.put_value("k", {}), only.delete_value("k"),  # pyright: ignore[reportArgumentType]
+        only.put_snapshot("s", None), only.put_value("k", {}), only.delete_value("k"),
     ):  # fmt: skip
         with pytest.raises(StoreUnavailableError, match="opened to be read only"):
             await write

@@ -51,7 +51,7 @@ def fails_from_ten_on(case: dict[str, Any]) -> None:
 def painful(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Put one round in place of all others, in which cases fail, and return where they are kept."""
     numbers = (st.fixed_dictionaries({"number": st.integers(0, 10**6)}),)
-    monkeypatch.setitem(batches.ROUNDS, "painful", Round("numbers", numbers, fails_from_ten_on))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setitem(batches.ROUNDS, "painful", Round("numbers", numbers, fails_from_ten_on))
     return tmp_path / "found"
 
 

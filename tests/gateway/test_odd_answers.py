@@ -113,7 +113,7 @@ REPLIES = (
 def paths_in(value: object) -> list[tuple[str | int, ...]]:
     """Return the path of each value within a value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [(), *((key, *path) for key, one in inner for path in paths_in(one))]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return [(), *((key, *path) for key, one in inner for path in paths_in(one))]
 
 
 @settings(max_examples=60, deadline=None)

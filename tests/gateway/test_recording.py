@@ -904,7 +904,7 @@ async def test_a_turn_of_another_gateway_is_recorded_once_although_a_call_ends_h
 async def test_what_a_gateway_reads_of_another_ones_turn_while_it_compares_a_list_is_not_recorded_again(
     recorder: Recorder, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, take_forms = Recorder(store), recorder._take_client_forms  # pyright: ignore[reportPrivateUsage]
+    other, take_forms = Recorder(store), recorder._take_client_forms
     await answered(recorder, chat("hi", name="s"), "Hello.", 1)
     await recorder.receive(chat("hi", "Hello.", "more", name="s"))
     await answered(other, chat("hi", "Hello.", "more", name="s"), "Yes.", 2)
@@ -1142,7 +1142,7 @@ async def test_a_store_that_fails_is_told_as_an_error_of_the_recording(recorder:
         raise StoreUnavailableError("memory", "it is full; make room")
 
     before = store.append
-    store.append = fail  # pyright: ignore[reportAttributeAccessIssue]
+    store.append = fail
     with pytest.raises(RecordingError, match="it is full"):
         await recorder.receive(chat("hi", name="s"))
     store.append = before
@@ -1370,7 +1370,7 @@ async def test_a_gateway_starts_although_its_store_cannot_be_read_and_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Away(MemoryStore):
-        async def sessions(self, **_: object) -> list[SessionInfo]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        async def sessions(self, **_: object) -> list[SessionInfo]:
             raise StoreUnavailableError("postgresql", "the server cannot be reached")
 
     recorder = Recorder(Away())

@@ -351,7 +351,7 @@ async def test_the_output_limit_has_the_name_that_the_address_takes(monkeypatch:
 
     def find_here(host: object, port: object, *args: object, **options: object) -> object:
         here = "127.0.0.1" if host in {"api.openai.com", b"api.openai.com"} else host
-        return lookup(here, port, *args, **options)  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownVariableType]
+        return lookup(here, port, *args, **options)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(socket, "getaddrinfo", find_here)
     for host in ("127.0.0.1", "api.openai.com"):

@@ -179,7 +179,7 @@ async def test_a_limit_of_forty_thousand_is_used_as_copilot_cli_was_seen_to_use_
     assert body["messages"][0] == {"role": "system", "content": SYSTEM}  # pyright: ignore[reportIndexIssue]
     assert body["messages"][1:-1] == started.messages, "all of the conversation, the newest prompt included"  # pyright: ignore[reportIndexIssue]
     order = body["messages"][-1]  # pyright: ignore[reportIndexIssue]
-    assert order["role"] == "user"  # pyright: ignore[reportArgumentType, reportCallIssue]
+    assert order["role"] == "user"
     assert "<checkpoint_title>" in str(order)
     assert second.headers["x-interaction-type"] == "conversation-compaction"
     after = requests[starts[0] + 1]

@@ -115,7 +115,7 @@ async def test_a_blocking_session_also_works_where_another_loop_is_running() -> 
 
 def test_without_async_the_async_session_says_what_to_use_instead() -> None:
     with pytest.raises(SettingsError, match=r"open: use `async with Session.open\(…\)`, or holdfast.blocking.Session"):  # noqa: SIM117
-        with holdfast.Session.open("s"):  # pyright: ignore[reportGeneralTypeIssues]
+        with holdfast.Session.open("s"):
             pass
 
 

@@ -19,7 +19,7 @@ async def test_a_clock_may_count_fractions_of_milliseconds() -> None:
 @pytest.mark.parametrize("now", ["soon", None, float("nan"), True])
 async def test_a_clock_that_returns_no_number_is_refused_by_name(now: object) -> None:
     with pytest.raises(SettingsError, match="clock: must return milliseconds as a number, not"):
-        async with Session.open("s", clock=lambda: now) as session:  # type: ignore[arg-type, return-value] # pyright: ignore[reportArgumentType]
+        async with Session.open("s", clock=lambda: now) as session:  # pyright: ignore[reportArgumentType]
             await session.record([user_message("hello")])
 
 
@@ -28,7 +28,7 @@ async def test_a_model_may_call_the_compaction_tool_with_anything(arguments: obj
     async with Session.open("s") as session:
         await session.record([user_message("hello")])
 
-        answer = await session.compact_tool().call(arguments)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        answer = await session.compact_tool().call(arguments)  # pyright: ignore[reportArgumentType]
 
     assert answer.startswith("[compact_context: nothing was changed:")
 
@@ -40,7 +40,7 @@ def test_a_share_of_one_is_said_to_be_excluded() -> None:
 
 def test_a_number_as_text_is_said_to_be_no_number() -> None:
     with pytest.raises(SettingsError, match=r"policy\.compaction\.soft_share: must be a number, not '0\.7'"):
-        DefaultCompaction(soft_share="0.7")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        DefaultCompaction(soft_share="0.7")  # pyright: ignore[reportArgumentType]
 
 
 def test_the_share_that_leaves_no_room_is_named() -> None:

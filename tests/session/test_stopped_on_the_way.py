@@ -252,7 +252,7 @@ async def test_what_waits_in_one_write_whose_end_is_cancelled_is_stored_once_bef
 
         first = asyncio.create_task(record_first())
         await recorded.wait()
-        async with opened._log.lock:  # pyright: ignore[reportPrivateUsage] - as a read of another task
+        async with opened._log.lock:
             may_end.set()
             await asyncio.sleep(0)
             first.cancel()

@@ -143,7 +143,7 @@ async def test_a_name_that_no_event_has_is_an_error_that_names_the_nearest(store
     with pytest.raises(SettingsError, match=r"known are: context\.outputs_offloaded, "):
         session.on(print, "zzz")
     with pytest.raises(SettingsError, match="callback: must be a function of an event, not 5"):
-        session.on(5)  # pyright: ignore[reportArgumentType]
+        session.on(5)
 
 
 def test_synchronous_code_waits_for_events() -> None:
