@@ -27,8 +27,9 @@ from holdfast.core.conversation.spans import Span
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import to_record
 from holdfast.errors import StoreUnavailableError
+from holdfast.session.log import event_log
 from holdfast.session.maintenance.scrub import TOMBSTONE, scrub
-from holdfast.stores.base import StoredRecord
+from holdfast.stores.base import StoredRecord, session_value_key
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import tool_result_message, user_message
@@ -752,6 +753,44 @@ async def test_a_session_that_is_begun_again_while_its_log_is_read_is_read_from_
     await index.close()
 
     assert [loaded[at].message.text for at in sorted(loaded)] == [f"new {number}" for number in range(6)]
+
+
+async def test_nothing_is_left_of_a_session_that_was_deleted_and_begun_again_while_its_long_log_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_index, "RECORDS_PER_STEP", 2)
+    monkeypatch.setattr(session_index, "SNAPSHOT_MIN_RECORDS", 2)
+    monkeypatch.setattr(event_log, "SNAPSHOT_AT_CLOSE", 1)
+    store = SlowStore()
+
+    async def begin(client: str, count: int) -> None:
+        async with Session.open("s", store=store) as session:
+            await session.record([user_message(f"{client} {number}") for number in range(count)])
+        await store.put_value(session_value_key("s", "client"), {"client": client, "model": f"{client}-model"})
+
+    await begin("old", 6)
+    store.slow, store.slow_from = "s", 2
+    index = SessionIndex(store, "s")
+    first = asyncio.create_task(index.refresh())
+    await store.reached.wait()
+    known_of_old = index.message_count, index.client, index.client_model
+    before, store.slow = store.goes_on, ""
+    await store.delete("s")
+    await begin("new", 4)
+    store.slow, store.slow_from, store.reached, store.goes_on = "s", 0, asyncio.Event(), asyncio.Event()
+    second = asyncio.create_task(index.refresh())
+    await others_go_on()
+    before.set()
+    await store.reached.wait()
+    await others_go_on()
+    known_of_new = index.message_count, index.client, index.client_model
+    store.goes_on.set()
+    await asyncio.gather(first, second)
+    await index.close()
+
+    assert known_of_old == (6, "old", "old-model")
+    assert known_of_new == (0, "new", "new-model")
+    assert index.message_count == 4
 
 
 async def others_go_on() -> None:

@@ -179,13 +179,13 @@ class SessionIndex:
         self._reading: asyncio.Task[None] | None = None
         self._refreshes = 0
         """How many pages wait for it."""
-        self._snapshot: tuple[History, array[int]] | None = None
         self.total = 0
         """How many records the log has."""
         self._reset()
 
     def _reset(self) -> None:
         self._stored = StoredLog(self.store, self.session)
+        self._snapshot: tuple[History, array[int]] | None = None
         self._clean_length = 0
         """How long the log was when the reading began: all scrubs among these records came before it."""
         self._first: list[StoredRecord] = []
@@ -345,9 +345,12 @@ class SessionIndex:
         self.total = total
         if self._stored.length >= total:
             return
+        is_at_beginning = self._stored.length == 0
+        if is_at_beginning:
+            await self._read_client()
         if self._reading is None or self._reading.done():
-            if self._stored.length == 0:
-                await self._read_values(total)
+            if is_at_beginning and total >= SNAPSHOT_MIN_RECORDS:
+                await self._read_snapshot()
             self._reading = asyncio.create_task(self._read_all())
         task = self._reading
         if wait_seconds is not None and self._snapshot is not None and self.message_count >= (needed_messages or 0):
@@ -358,19 +361,20 @@ class SessionIndex:
                 raise UnknownSessionError(self.session)  # it was deleted
             one.result()
 
-    async def _read_values(self, total: int) -> None:
-        # The gateway's client, or the program that an import came from.
+    async def _read_client(self) -> None:
+        """Read who speaks: the gateway's client, or the program that an import came from."""
         client = await self.store.get_value(session_value_key(self.session, "client"))
         client = client or await self.store.get_value(session_value_key(self.session, "import")) or {}
         name, model = client.get("client") or client.get("program"), client.get("model")
         self.client = name if isinstance(name, str) else ""
         self.client_model = model if isinstance(model, str) else None
-        if total >= SNAPSHOT_MIN_RECORDS:
-            with suppress(StoreError):
-                stored = await self.store.get_snapshot(self.session)
-                if stored and (snapshot := await asyncio.to_thread(decode_snapshot, stored.data)):
-                    positions = unpack_positions(snapshot.log_positions)
-                    self._snapshot = History.from_snapshot(snapshot.state, format_named), positions
+
+    async def _read_snapshot(self) -> None:
+        with suppress(StoreError):
+            stored = await self.store.get_snapshot(self.session)
+            if stored and (snapshot := await asyncio.to_thread(decode_snapshot, stored.data)):
+                positions = unpack_positions(snapshot.log_positions)
+                self._snapshot = History.from_snapshot(snapshot.state, format_named), positions
 
     async def _read_all(self) -> None:
         while True:
@@ -383,7 +387,6 @@ class SessionIndex:
                 if any(isinstance(event, log.SessionScrubbed) for _, event in later):
                     # A scrubbed secret must not stay in memory.
                     self._reset()
-                    self._snapshot = None
                     continue
                 if not news:
                     break
