@@ -572,7 +572,7 @@ async def test_a_compaction_is_made_anew_and_messages_of_it_are_brought_back(tmp
     await reply_to(chat, screen, "/compact")
 
     again = await reply_to(chat, screen, "/recompact the tides")
-    back = await reply_to(chat, screen, "/restore #2-#4")
+    back = await reply_to(chat, screen, "/restore #2-#4, #3")
 
     assert none == "nothing to compact: of 24 messages none can be compacted"
     assert "messages replaced by 1" in again

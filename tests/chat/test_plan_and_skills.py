@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 from holdfast.apps.chat.tools.files import ToolRefusal
-from holdfast.apps.chat.tools.plan import PlanTools, TodoItem
+from holdfast.apps.chat.tools.plan import MAX_TODOS, PlanTools, TodoItem, render_todos
 from holdfast.apps.chat.tools.skills import MAX_SKILLS, find_skills
 from holdfast.apps.settings.sources import load_settings
+from holdfast.core.history.events import TodosChanged
 from holdfast.testing.endpoint import text_stream, tool_call_stream
 from tests.chat.conftest import Served
 from tests.chat.recording_screen import RecordingScreen, add_turns, open_chat, reply_to
@@ -80,6 +81,20 @@ async def test_the_user_changes_the_tasks_and_the_model_is_told_with_the_next_pr
     assert "The user changed the plan:\nSlowly." in served.prompts[0]
     assert served.prompts[1] == "And?"
     assert "/todo shows the numbers" in refused
+
+
+async def test_a_full_list_of_tasks_takes_no_more_and_says_why(tmp_path: Path, served: Served) -> None:
+    screen = RecordingScreen()
+    chat = await chat_with(tmp_path, served.model, screen)
+    tasks = render_todos([(f"task {number}", "open") for number in range(MAX_TODOS)])
+    await chat.session.record_state(TodosChanged(text=tasks))
+
+    refused = await reply_to(chat, screen, "/todo add one more")
+    kept = chat.session.history.session_state.todos
+    await chat.close()
+
+    assert refused == "/todo: the list has 100 tasks, its limit; /todo clear empties it"
+    assert kept == tasks
 
 
 async def test_a_skill_is_used_by_name_with_a_task(tmp_path: Path, served: Served) -> None:

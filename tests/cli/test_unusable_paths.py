@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.apps.cli.imports import describe_search
 from holdfast.apps.settings.trust import is_trusted
 from holdfast.importers.programs import find_sessions, program_named
 from holdfast.importers.source import ReadReport
@@ -162,7 +161,7 @@ def test_a_folder_of_sessions_that_may_not_be_opened_is_told(locked_folder: Path
 
     found = find_sessions(program_named("claude-code"), locked_folder, search)
 
-    assert (found, describe_search(search)) == ([], [f"not read: {locked_folder}/locked: Permission denied"])
+    assert (found, search.search_problems) == ([], [f"not read: {locked_folder}/locked: Permission denied"])
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,16 @@ async def test_sessions_of_another_program_are_replayed_with_its_own_compactions
     assert recording.static is not None
 
 
+async def test_a_link_that_leads_elsewhere_is_named_with_the_reason_why_it_is_not_read(tmp_path: Path) -> None:
+    root, elsewhere = copy_of("claude-code", tmp_path / "sessions"), tmp_path / "elsewhere.jsonl"
+    elsewhere.write_text("{}\n")
+    (root / "link.jsonl").symlink_to(elsewhere)
+
+    _, problems = await load_program_sessions(program_named("claude-code"), [str(root)], 10)
+
+    assert problems == [f"not read: {root}/link.jsonl is a link that leads elsewhere"]
+
+
 async def test_the_newest_sessions_of_a_program_are_replayed_and_empty_ones_are_not(tmp_path: Path) -> None:
     root = copy_of("codex", tmp_path)
     fork, main = (next(root.rglob(f"*{number}.jsonl")) for number in ("0003", "0001"))

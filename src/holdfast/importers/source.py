@@ -113,6 +113,12 @@ class ReadReport:
     unreadable: list[str] = field(default_factory=list[str])
     """Files and folders that could not be opened."""
 
+    @property
+    def search_problems(self) -> list[str]:
+        """What a search for sessions could not read, or did not follow."""
+        links = (f"{link} is a link that leads elsewhere" for link in self.outside)
+        return [f"not read: {problem}" for problem in (*self.unreadable, *links)]
+
     def note_unknown(self, kind: object) -> None:
         """Count a line whose kind is not known."""
         name = printable(kind if isinstance(kind, str) and kind else "no type")[:MAX_KIND_CHARS]

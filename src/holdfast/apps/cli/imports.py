@@ -105,17 +105,11 @@ async def _import_file(args: argparse.Namespace, store: Store) -> int:
     return int(bool(losses or refused or found.is_text_lost))
 
 
-def describe_search(search: ReadReport) -> list[str]:
-    """Say what a search for sessions could not read, or did not follow."""
-    links = (f"{link} is a link that leads elsewhere" for link in search.outside)
-    return [f"not read: {problem}" for problem in (*search.unreadable, *links)]
-
-
 def find_importable(program: SourceProgram, path: Path | None) -> list[FoundSession]:
     """Return the sessions of a program, and warn of what the search for them did not read."""
     search = ReadReport()
     found = find_sessions(program, path, search)
-    for problem in describe_search(search):
+    for problem in search.search_problems:
         warn(problem)
     if not found:
         warn(describe_absence(program, path))

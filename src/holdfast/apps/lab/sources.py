@@ -67,7 +67,7 @@ async def load_program_sessions(
     places = [Path(path) for path in paths] or [None]
     sessions = {one.id: one for place in places for one in find_sessions(program, place, search)}
     newest = sorted(sessions.values(), key=lambda one: -one.modified_ms)
-    found, problems = list[Recording](), [f"not read: {one}" for one in (*search.unreadable, *search.outside)]
+    found, problems = list[Recording](), search.search_problems
     for one in newest:
         if len(found) == limit:
             break

@@ -120,16 +120,16 @@ class ObserverRunner:
             error_type=None if event.success else "cancelled" if event.is_cancelled else "failed",
             span=self._span_of(event),
         )
-        call = HookCall(
-            name="postCompact",
-            session=self._log.session,
-            trigger=event.trigger,
-            success=event.success,
-            summary=event.summary.text,
-            error=event.error,
-            checkpoint_path=event.checkpoint_path,
-        )
         if self.observers.hooks.post_compact:
+            call = HookCall(
+                name="postCompact",
+                session=self._log.session,
+                trigger=event.trigger,
+                success=event.success,
+                summary=event.summary.text,
+                error=event.error,
+                checkpoint_path=event.checkpoint_path,
+            )
             task = asyncio.ensure_future(self._run_hooks(call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

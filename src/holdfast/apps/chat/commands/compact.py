@@ -43,7 +43,8 @@ async def restore(chat: Chat, ref: str) -> None:
     if not chat.status.compactions:
         raise SettingsError("/restore", "nothing is compacted now, so all messages are in the context")
     length = len(chat.session)
-    places = [place for one in parse_references(ref) for place in range(one.first, min(one.last, length) + 1)]
+    named = (place for one in parse_references(ref) for place in range(one.first, min(one.last, length) + 1))
+    places = list(dict.fromkeys(named))
     await chat.session.restore_messages(places)
     chat.notify(f"{pluralize(len(places), 'message')} restored; /undo reverts it")
 

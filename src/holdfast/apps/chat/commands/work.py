@@ -88,7 +88,9 @@ async def todo(chat: Chat, arguments: str) -> None:
         case "":
             _show_todos(chat, todos)
             return
-        case "add" if rest and len(todos) < MAX_TODOS:
+        case "add" if rest:
+            if len(todos) >= MAX_TODOS:
+                raise SettingsError("/todo", f"the list has {MAX_TODOS} tasks, its limit; /todo clear empties it")
             todos.append((rest, "open"))
         case "done" | "open" if number is not None and 1 <= number <= len(todos):
             todos[number - 1] = (todos[number - 1][0], action)
