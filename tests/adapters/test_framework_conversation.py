@@ -24,7 +24,12 @@ from pydantic_ai.messages import (
 )
 
 from holdfast import CannotFitError, Session
-from holdfast.adapters.framework_conversation import FrameworkConversation, FrameworkRequest, MessageCodec
+from holdfast.adapters.framework_conversation import (
+    FrameworkConversation,
+    FrameworkRequest,
+    MessageCodec,
+    SubAgentCall,
+)
 from holdfast.adapters.google_adk import CONTENTS
 from holdfast.adapters.langchain import MESSAGES
 from holdfast.adapters.openai_agents import ITEMS
@@ -32,6 +37,9 @@ from holdfast.adapters.pydantic_ai.conversation import ELEMENTS, AgentConversati
 from holdfast.adapters.pydantic_ai.messages import native_messages
 from holdfast.core.history import events as log
 from holdfast.core.history.visibility import SEES_NOTHING
+from holdfast.errors import StoreUnavailableError
+from holdfast.session.log.leases import HELD_HERE
+from holdfast.stores.memory import MemoryStore
 from tests.support import lines_of_the_package
 
 ROOMY = FrameworkRequest(budget=16_000, model=None, system=None, tools=())
@@ -472,6 +480,41 @@ async def test_a_message_that_a_sub_agent_changes_is_added_to_its_list(framework
             assert await helper.messages() == added
             assert [framework.codec.encode(one) for one in sent] == added
             assert again == sent
+
+
+class FullStore(MemoryStore):
+    """A store that takes nothing more once it is full."""
+
+    is_full = False
+
+    async def append(self, session: str, records: Sequence[Any], **options: Any) -> int:
+        if self.is_full:
+            raise StoreUnavailableError("the store", "the disk is full")
+        return await super().append(session, records, **options)
+
+
+async def test_every_agent_inside_a_call_ends_though_the_answer_of_another_cannot_be_stored() -> None:
+    framework, store = FRAMEWORKS["langchain"], FullStore()
+    async with Session.open("s", store=store) as session:
+        parent = FrameworkConversation(session, framework.codec)
+        await parent.prepare([framework.user("go")], ROOMY)
+
+        async def find_parent() -> FrameworkConversation[Any]:
+            return parent
+
+        call = SubAgentCall(find_parent, framework.codec, "helper")
+        for key in ("one", "other"):
+            child = await call.conversation(key, key)
+            await child.prepare([framework.user(key)], ROOMY)
+            await child.record_response([framework.assistant("done")], None)
+        store.is_full = True
+        with pytest.raises(StoreUnavailableError):
+            await call.end()
+        store.is_full = False
+        owners = session.history.session_state.running_delegates.values()
+
+        assert (len(owners), HELD_HERE.isdisjoint(owners)) == (2, True)
+        assert (parent.active_runs, call.is_delegated) == (0, False)
 
 
 async def test_tuples_of_a_framework_are_copied() -> None:

@@ -11,7 +11,7 @@ An agent that another agent calls as a tool works in a delegation of the same se
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -185,7 +185,6 @@ class FrameworkConversation(Generic[MessageT]):
         """
         async with self._lock:
             self._asked = messages
-
             try:
                 return self._outgoing(await self._record_and_prepare(messages, options))
             except EmptyConversationError:
@@ -548,15 +547,30 @@ class SubAgentCall(Generic[MessageT]):
 
         An agent whose model has failed has no answer, even if somebody else has handled the error for its caller.
         """
-        while self._children:
-            _, (context, child) = self._children.popitem()
-            failure = error or child.failure
-            if failure is None:
-                await child.answer(child.last_text)
-            await context.__aexit__(type(failure) if failure is not None else None, failure, None)
+        async with AsyncExitStack() as endings:  # each of them ends, also where the answer of another cannot be stored
+            endings.callback(self._release_parent)
+            for context, child in self._children.values():
+                endings.push_async_callback(_end_delegation, context, child, error or child.failure)
+            self._children = {}
+
+    def _release_parent(self) -> None:
         if self._parent is not None:
             self._parent.active_runs -= 1
             self._parent = None
+
+
+async def _end_delegation(
+    context: DelegateContext, child: FrameworkConversation[Any], failure: BaseException | None
+) -> None:
+    """End a delegation with its last response as its answer, or with an error."""
+    try:
+        if failure is None:
+            await child.answer(child.last_text)
+    except BaseException as problem:
+        failure = problem
+        raise
+    finally:
+        await context.__aexit__(type(failure) if failure is not None else None, failure, None)
 
 
 CURRENT_CALL: ContextVar[SubAgentCall[Any] | None] = ContextVar("holdfast_current_call", default=None)
