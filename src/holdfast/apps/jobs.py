@@ -3,7 +3,7 @@
 Every process that runs `BackgroundJobs` is a worker. A job names a session and a compaction of its log, and nothing
 else: DBOS's tables hold neither a key nor a word of a message. Of one session one compaction runs at a time, on
 whichever machine. A worker that was killed is noticed because its heartbeat stands still, and another one takes its
-jobs over within `LEASE_SECONDS`. A worker that has no key for the model ends the compaction in a digest.
+jobs over after `SILENT_SECONDS`. A worker that has no key for the model ends the compaction in a digest.
 
 DBOS runs jobs in threads and loops of its own. Their work is done on the event loop that started the worker, where its
 sessions and its store belong.

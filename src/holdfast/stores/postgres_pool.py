@@ -319,7 +319,7 @@ def _is_full(said: str, state: str | None) -> bool:
 
 
 def _has_ended(connection: Connection) -> bool:
-    """Whether the server has ended an idle connection. Nothing is sent: only what has arrived is read."""
+    """Return whether the server has ended an idle connection. Nothing is sent: only what has arrived is read."""
     try:
         for _ in ("the reason", "the end"):
             connection.pgconn.consume_input()
