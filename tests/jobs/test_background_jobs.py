@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
 from dbos import DBOS
+from sqlalchemy import create_engine, make_url, text
 
 from benchmarks.scale.servers import Server, pgbouncer, pgbouncer_program
 from benchmarks.scale.servers import new_database as made_database
@@ -454,9 +456,9 @@ async def test_after_a_worker_whose_start_was_cancelled_another_one_starts(
 ) -> None:
     launch, is_launching, url = BackgroundJobs._launch, threading.Event(), new_file
 
-    def launch_and_say_so(jobs: BackgroundJobs, jobs_url: str) -> None:
+    def launch_and_say_so(jobs: BackgroundJobs) -> None:
         is_launching.set()
-        launch(jobs, jobs_url)
+        launch(jobs)
 
     monkeypatch.setattr(BackgroundJobs, "_launch", launch_and_say_so)
     starting = asyncio.create_task(BackgroundJobs(url, opener(url, None)).start())
@@ -537,6 +539,36 @@ async def test_a_worker_creates_no_database_and_says_what_it_may_not_do(
         "DELETE on its tables",
     ]
     assert outcome == "summary"
+
+
+async def test_a_worker_starts_with_every_form_of_url_that_the_store_takes(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = new_database()
+    server, _, folder = url.partition("?host=")
+    name = server.rpartition("/")[2]
+    monkeypatch.setenv("PGDATABASE", name)
+    socket = quote(folder, safe="")
+
+    working = list[bool]()
+    for one in (f"postgresql://postgres@localhost:1,{socket}:5432/{name}", f"postgres://postgres@{socket}"):
+        async with BackgroundJobs(one, opener(one, None)) as jobs:
+            working.append(BackgroundJobs.running is jobs)
+
+    assert working == [True, True]
+
+
+async def test_jobs_read_texts_from_a_database_without_an_encoding(postgres_server: Server) -> None:
+    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE jobs_ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' TEMPLATE template0")
+    database = jobs_module.jobs_database(postgres_server.get_uri("jobs_ascii"))
+    engine = create_engine(make_url(database.url).set(drivername="postgresql+psycopg"), **database.engine_options)
+
+    with engine.connect() as connection:
+        row = connection.execute(text("SELECT current_database(), 'straße'::text")).one()
+
+    engine.dispose()
+    assert row == ("jobs_ascii", "straße")
 
 
 def test_the_times_of_a_jobs_database_are_written_with_any_sqlite(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import ClassVar, Self, TypeVar, cast
+from functools import partial
+from typing import ClassVar, NamedTuple, Self, TypeVar, cast
 
 from holdfast.core.history.events import CompactionTrigger
 from holdfast.core.planning.changes import compaction_abandoned_event
@@ -145,7 +146,7 @@ class BackgroundJobs:
         try:
             # DBOS would create a database that is missing, and its errors say nothing to an operator.
             await self._store.sessions(limit=1)
-            launching = asyncio.ensure_future(asyncio.to_thread(self._launch, _jobs_url(self.store_url)))
+            launching = asyncio.ensure_future(asyncio.to_thread(self._launch))
             try:
                 await asyncio.shield(launching)
             except asyncio.CancelledError:
@@ -180,22 +181,20 @@ class BackgroundJobs:
         BackgroundJobs.running = None
         await SHARED_STORES.release(self._store, self)
 
-    def _launch(self, jobs_url: str) -> None:
+    def _launch(self) -> None:
+        database = jobs_database(self.store_url)
         config: DBOSConfig = {
             "name": "holdfast",
-            "system_database_url": jobs_url,
+            "system_database_url": database.url,
             "dbos_system_schema": JOBS_SCHEMA,
             "executor_id": self.worker,
             "application_version": JOBS_VERSION,
             "use_listen_notify": False,
-            # PgBouncer accepts neither prepared statements nor options at the start of a connection.
+            # PgBouncer accepts no options at the start of a connection.
             "sys_db_idle_transaction_timeout_sec": 0,
             "log_level": "CRITICAL",
+            "db_engine_kwargs": dict(database.engine_options),
         }
-        if jobs_url.startswith("postgres"):
-            config["db_engine_kwargs"] = {"connect_args": {"prepare_threshold": None}, "pool_size": 4}
-        else:
-            config["db_engine_kwargs"] = {"connect_args": {"factory": JobsConnection}}
         DBOS(config=config)
         upkeep = [RETENTION_QUEUE, *([self._consolidation_queue] if self._consolidation else [])]
         DBOS.listen_queues([self._queue, *upkeep])
@@ -205,7 +204,7 @@ class BackgroundJobs:
         except BaseException as error:
             # It counts as launched from now on, and no other worker could start in this process.
             DBOS.destroy()
-            if (problem := _database_error(error, jobs_url)) is not None:
+            if (problem := _database_error(error, database.url)) is not None:
                 raise problem from error
             raise
 
@@ -393,10 +392,17 @@ def _logged_failure(error: Exception) -> str:
     return problem
 
 
-def _jobs_url(store: str) -> str:
+class JobsDatabase(NamedTuple):
+    """Where DBOS keeps its tables, as SQLAlchemy needs it."""
+
+    url: str
+    engine_options: Mapping[str, object]
+
+
+def jobs_database(store: str) -> JobsDatabase:
     """Return the database of DBOS: that of the store, or a SQLite file beside it."""
     if store.startswith(("postgresql://", "postgres://")):
-        return store.replace("postgres://", "postgresql://", 1)
+        return _postgres_jobs(store)
     if store.startswith("sqlite:///"):
         path = cast("SqliteStore", open_store(store)).path.absolute()
         file = path.with_name(f"{path.name}-jobs")
@@ -404,8 +410,30 @@ def _jobs_url(store: str) -> str:
             create_private_file(file)
         except OSError as error:
             raise StoreUnavailableError(str(file), f"{error.strerror or error}; {disk_remedy(error)}") from error
-        return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
+        url = URL.create("sqlite", database=str(file))
+        options = {"connect_args": {"factory": JobsConnection}}
+        return JobsDatabase(url.render_as_string(hide_password=False), options)
     raise SettingsError("store", "background jobs need a store on disk: postgresql://… or sqlite:///file")
+
+
+def _postgres_jobs(store: str) -> JobsDatabase:
+    """Return the database of a store in PostgreSQL.
+
+    The driver connects as for the store. SQLAlchemy reads fewer URLs: none with a port for each of several hosts, and
+    none that leaves the database to PGDATABASE. DBOS gets the name that the server knows: it would create a database
+    that is missing there, as that of a pooler may be, which has names of its own.
+    """
+    from holdfast.stores.postgres_pool import as_postgres_store_error, postgres_dsn, psycopg  # noqa: PLC0415 - an extra
+
+    # PgBouncer 1.18 accepts no prepared statements.
+    connect = partial(psycopg.connect, postgres_dsn(store), prepare_threshold=None, client_encoding="UTF8")
+    try:
+        with connect() as connection:
+            row = connection.execute("SELECT current_database()").fetchone()
+    except psycopg.Error as error:
+        raise as_postgres_store_error(error) from error
+    url = URL.create("postgresql", database=row[0] if row else "")
+    return JobsDatabase(url.render_as_string(hide_password=False), {"creator": connect, "pool_size": 4})
 
 
 def _database_error(error: BaseException, jobs_url: str) -> StoreError | None:

@@ -153,6 +153,13 @@ def check_postgres_url(url: str) -> None:
         raise SettingsError("store", f"{problem}; {HOW_TO_ENCODE}" if "@" in url else problem)
 
 
+def postgres_dsn(url: str) -> str:
+    """Return a URL as a connection string, with `POSTGRES_CONNECT_DEFAULTS` for what it does not name."""
+    named = conninfo_to_dict(url)
+    others = {option: value for option, value in POSTGRES_CONNECT_DEFAULTS.items() if option not in named}
+    return make_conninfo(url, **others)
+
+
 def _url_problem(url: str, error: str) -> str:
     """Return in words of our own what the driver says of a URL: it quotes parts, and also the whole of it."""
     if "space" in error:
@@ -232,10 +239,11 @@ class PostgresPool:
             is_usable = True
             try:
                 yield connection
-            except psycopg.OperationalError:
-                # The server may have gone away, and the other connections with it.
+            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
+                # The server may have gone away, and the other connections with it. Where it only reads, it may be no
+                # primary any more, or was told so by a setting, which connections keep that are open.
                 is_usable = False
-                await self.close()
+                await self._close_connections()
                 raise
             finally:
                 self._lent -= 1
@@ -275,16 +283,15 @@ class PostgresPool:
         return None
 
     async def _connect(self) -> Connection:
-        named = conninfo_to_dict(self._url)
-        others = {option: value for option, value in POSTGRES_CONNECT_DEFAULTS.items() if option not in named}
-        connection = await _Connection.connect(make_conninfo(self._url, **others), autocommit=True)
+        dsn = postgres_dsn(self._url)
+        connection = await _Connection.connect(dsn, autocommit=True)
         try:
             await _make_values_exact(connection)
             await _strengthen_settings(connection)
             await _create_tables(connection)
             if self._builds_indexes and self._indexing is None and not self._has_indexes:
                 if missing := await missing_indexes(connection):
-                    self._indexing = asyncio.create_task(_build_indexes(make_conninfo(self._url, **others), missing))
+                    self._indexing = asyncio.create_task(_build_indexes(dsn, missing))
                     self._indexing.add_done_callback(lambda done: done.cancelled() or done.exception())
                 else:
                     self._has_indexes = True
@@ -295,13 +302,19 @@ class PostgresPool:
 
     async def close(self) -> None:
         """Close all connections, those in use when they are returned; the next call connects again."""
-        self._closings += 1
         indexing, self._indexing = self._indexing, None
         if indexing:
             # A build that is interrupted begins anew with the next program, so a short one may end.
             await asyncio.wait({indexing}, timeout=INDEX_BUILD_SECONDS)
             indexing.cancel()
             await asyncio.wait({indexing})
+        await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        """Close all connections but those that build indexes; the next call connects again."""
+        self._closings += 1
+        if self._indexing is not None and self._indexing.done():
+            self._indexing = None
         while self._idle:
             await self._idle.pop().close()
 
