@@ -12,8 +12,15 @@ import pytest
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores import postgres, postgres_pool
 from holdfast.stores.base import IndexEntry, Snapshot
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres_check import StoreFinding, _about_server, _about_tables, _ServerFacts, check_postgres
+from holdfast.stores.postgres import POSTGRES_TABLES, PostgresStore
+from holdfast.stores.postgres_check import (
+    FACTS,
+    StoreFinding,
+    _about_server,
+    _about_tables,
+    _ServerFacts,
+    check_postgres,
+)
 from holdfast.testing.store_contract import NOW_MS, message_record
 from tests.gateway.serving import ask, running_gateway
 from tests.stores.concurrent_writers import write_at_once
@@ -167,6 +174,32 @@ async def test_indexes_that_an_older_version_did_not_make_are_built_while_others
     await store.close()
 
 
+async def test_a_statement_that_was_cancelled_neither_ends_nor_waits_for_the_indexes_that_are_being_built(
+    new_database: Callable[[], str],
+) -> None:
+    url = new_database()
+    async with await psycopg.AsyncConnection.connect(url) as writing:
+        old = PostgresStore(url)
+        await old.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
+        await old.close()
+        [name, *_] = postgres_pool.POSTGRES_INDEXES
+        await writing.execute(f"DROP INDEX holdfast.{name}".encode())
+        await writing.commit()
+        # The build waits for this transaction.
+        await writing.execute("UPDATE holdfast.sessions SET name = 'being written'")
+        pool = postgres_pool.PostgresPool(url)
+        await pool.run(lambda cursor: cursor.execute("SELECT 1"))
+
+        async with asyncio.timeout(postgres_pool.INDEX_BUILD_SECONDS / 2):
+            with pytest.raises(StoreUnavailableError):
+                await pool.run(lambda cursor: cursor.execute("SELECT pg_cancel_backend(pg_backend_pid())"))
+    await pool.close()
+
+    with psycopg.connect(url) as connection:
+        query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
+        assert connection.execute(query, (f"holdfast.{name}",)).fetchone() == (True,)
+
+
 async def test_a_search_of_a_large_store_finds_rare_words_anywhere_and_common_ones_in_the_newest_sessions(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +236,9 @@ async def test_the_doctor_says_what_an_operator_should_know_about_the_server(own
 
         well, missing, *others = await check_postgres(own_server.url)
         found = await check_postgres(own_server.url.replace("postgres:@", "reader:right@"))
+        tables = list(POSTGRES_TABLES)
+        with psycopg.connect(own_server.url.replace("postgres:@", "reader:right@")) as reader:
+            counts = [_ServerFacts(*one.execute(FACTS, (tables,)).fetchone() or ()) for one in (owner, reader)]
         owner.execute("DROP OWNED BY reader")
         owner.execute("DROP ROLE reader")
 
@@ -212,9 +248,17 @@ async def test_the_doctor_says_what_an_operator_should_know_about_the_server(own
     assert missing == (
         "warn",
         "the indexes sessions_newest_first are missing, so that large stores are slower",
-        "open the store once as the owner of its tables, such as by holdfast sessions",
+        "run as the owner of the tables: DROP INDEX CONCURRENTLY IF EXISTS holdfast.sessions_newest_first; "
+        "CREATE INDEX CONCURRENTLY sessions_newest_first ON holdfast.sessions "
+        '(updated_ms DESC, id COLLATE "C" DESC)',
     )
     assert others == []
+    assert [(one.connections, one.unseen) for one in counts] == [(2, 0), (2, 1)]
+    assert found[1] == (
+        "ok",
+        "the transactions of other roles cannot be seen, so that an old one among them is not found",
+        "to see them: GRANT pg_read_all_stats TO reader",
+    )
     assert [(one.state, one.remedy) for one in found if one.state == "fail"] == [
         ("fail", "as their owner: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO reader")
     ]
@@ -328,10 +372,13 @@ async def test_a_server_that_only_reads_is_read_and_named_when_something_is_writ
     length = await later.length("s")
     with pytest.raises(StoreUnavailableError) as refusal:
         await later.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
-    await later.close()
     found = await check_postgres(url)
+    with psycopg.connect(url, autocommit=True, options="-c default_transaction_read_only=off") as owner:
+        owner.execute(f"ALTER DATABASE {owner.info.dbname} RESET default_transaction_read_only".encode())
+    once_it_is_off = await later.append("s", [message_record("b")], after=1, time_ms=NOW_MS)
+    await later.close()
 
-    assert length == 1
+    assert (length, once_it_is_off) == (1, 2)
     assert str(refusal.value) == (
         "postgresql: the server only reads: it is a standby, or default_transaction_read_only is on; use the URL of "
         "the primary server, or turn the setting off"

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.postgres import POSTGRES_TABLES
 from holdfast.stores.postgres_pool import (
+    POSTGRES_INDEXES,
     SERVER_IS_READ_ONLY,
     USE_PRIMARY,
     PostgresPool,
@@ -24,16 +25,21 @@ MAX_DEAD_SHARE, MIN_DEAD_ROWS = 0.3, 10_000
 MIN_FREE_CONNECTIONS = 8
 MAX_COUNTED_SESSIONS = 10_000
 """More sessions are not counted: the server's estimate is shown, which a new or small table may not have yet."""
+UNSEEN_TRANSACTIONS = "the transactions of other roles cannot be seen, so that an old one among them is not found"
 FACTS = """
     SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_backend_pid(),
         current_user::text, current_setting('default_transaction_isolation'), current_setting('synchronous_commit'),
         current_setting('max_connections')::int,
-        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+        (SELECT count(*) FROM pg_stat_activity
+            WHERE coalesce(backend_type, 'client backend') = 'client backend' AND usesysid IS NOT NULL
+                AND datid IS NOT NULL),
         (SELECT sum(pg_total_relation_size(one))::bigint FROM unnest(%s::regclass[]) AS one),
         (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
             WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'),
         (SELECT reltuples::bigint FROM pg_class WHERE oid = 'holdfast.sessions'::regclass),
-        current_setting('transaction_read_only'), current_setting('server_encoding')
+        current_setting('transaction_read_only'), current_setting('server_encoding'),
+        (SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND backend_type IS NULL AND usesysid IS NOT NULL)
 """
 RIGHTS = """
     SELECT one FROM unnest(%s::text[]) AS one, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) AS kind
@@ -95,6 +101,8 @@ class _ServerFacts(NamedTuple):
     """As the server estimates."""
     read_only: str
     encoding: str
+    unseen: int = 0
+    """How many connections of other roles this one may know nothing about but that they exist."""
     counted: int | None = None
     """As they were counted, up to a limit; None if this role may not."""
 
@@ -130,6 +138,14 @@ def _about_server(server: _ServerFacts, *, is_pooled: bool) -> Iterator[StoreFin
     if (server.oldest_seconds or 0) > MAX_TRANSACTION_SECONDS:
         said = f"a transaction is open for {server.oldest_seconds or 0:,.0f} s, and nothing deleted since can be reused"
         yield StoreFinding("warn", said, "end it: see pg_stat_activity")
+    elif server.unseen:
+        yield StoreFinding("ok", UNSEEN_TRANSACTIONS, f"to see them: GRANT pg_read_all_stats TO {server.role}")
+
+
+def _building(index: str) -> str:
+    """Return the statements that build an index in any time; a build that was interrupted leaves an index of no use."""
+    dropping = f"DROP INDEX CONCURRENTLY IF EXISTS holdfast.{index}"
+    return f"{dropping}; CREATE INDEX CONCURRENTLY {index} ON {POSTGRES_INDEXES[index]}"
 
 
 def _about_tables(
@@ -142,7 +158,7 @@ def _about_tables(
         yield StoreFinding("fail", f"{server.role} may not read and write {', '.join(denied)}", remedy)
     if indexes:
         said = f"the indexes {', '.join(indexes)} are missing, so that large stores are slower"
-        yield StoreFinding("warn", said, "open the store once as the owner of its tables, such as by holdfast sessions")
+        yield StoreFinding("warn", said, f"run as the owner of the tables: {'; '.join(map(_building, indexes))}")
     for table, rows, live in dead:
         said = f"holdfast.{table} has {rows:,} deleted rows beside {live:,}"
         yield StoreFinding("warn", said, f"run VACUUM holdfast.{table}, and see why autovacuum does not")
