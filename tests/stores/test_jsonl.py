@@ -18,6 +18,7 @@ from holdfast.stores import jsonl
 from holdfast.stores.base import StoredRecord
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import LoadedFile, UnreadableLine, export_lines, load_bytes, load_file
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.store_contract import NOW_MS, message_record
 from holdfast.wire.formats import format_named
 
@@ -215,6 +216,20 @@ def test_a_device_without_end_is_refused_and_a_pipe_is_read_to_its_end(tmp_path:
     writer.join()
     with pytest.raises(StoreUnavailableError, match=r"^/dev/zero: it is a device, not a file; name a file or a pipe$"):
         load_file(Path("/dev/zero"))
+
+
+async def test_a_sqlite_store_is_not_read_as_lines_but_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    store = SqliteStore(path)
+    await store.append("s", [message_record("short")], after=0, time_ms=NOW_MS)
+    await store.close()
+
+    with pytest.raises(MalformedInputError) as refusal:
+        load_file(path)
+
+    assert str(refusal.value) == (
+        f"{path}: it is a SQLite file; open it with --store, or save it with `holdfast recover`"
+    )
 
 
 def test_a_utf16_file_is_read_with_a_note() -> None:

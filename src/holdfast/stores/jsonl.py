@@ -16,7 +16,7 @@ from holdfast.core.conversation.json_values import encode_json, finite_json
 from holdfast.core.history.events import MessageAppended
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
-from holdfast.stores.files import disk_remedy
+from holdfast.stores.files import SQLITE_MAGIC, disk_remedy
 from holdfast.text import pluralize
 from holdfast.wire.formats import detect_format
 from holdfast.wire.json_reader import is_list, is_mapping
@@ -124,6 +124,9 @@ def load_file(path: Path) -> LoadedFile:
 
 def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
     """Return the conversations that some bytes hold; raises if nothing can be read."""
+    if content.startswith(SQLITE_MAGIC):
+        # Short records are in it as they are, and would make a session of the wrong events.
+        raise MalformedInputError(name, "it is a SQLite file; open it with --store, or save it with `holdfast recover`")
     found = LoadedFile()
     items = _items(content, found)
     if not items:
