@@ -1,9 +1,11 @@
 """What the gateway does with one request, from its first byte to the last of its answer."""
 
 import asyncio
+import errno
 import gc
 import gzip
 import json
+import os
 import random
 import zlib
 from collections.abc import AsyncGenerator, Callable, MutableMapping, Sequence
@@ -14,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import aiohappyeyeballs
 import aiohttp
 import httpx
 import pytest
@@ -464,6 +467,23 @@ async def test_a_provider_that_cannot_be_reached_is_an_error_of_its_own_kind() -
         f"('127.0.0.1', {gone.rpartition(':')[2]}); check --upstream and the network",
         "status": "INTERNAL",
     }
+
+
+async def test_a_gateway_that_may_open_no_more_files_does_not_blame_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(aiohappyeyeballs, "start_connection", refuse)
+    async with running_gateway("http://127.0.0.1:9/v1", timeouts=PhaseTimeouts(retries=0)) as url:
+        seen = await ask(url, body=CHAT)
+
+    assert (seen.status, json.loads(seen.body)["error"]["message"]) == (
+        502,
+        "the gateway got no answer: http://127.0.0.1:9 cannot be reached: Too many open files; allow more open files "
+        "(`ulimit -n`)",
+    )
 
 
 async def test_a_websocket_is_refused_so_that_the_client_goes_over_to_http() -> None:

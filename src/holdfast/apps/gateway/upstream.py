@@ -26,6 +26,7 @@ from yarl import URL
 from holdfast.apps.gateway.provider_apis import Destination, Provider, upstream_path
 from holdfast.errors import SettingsError
 from holdfast.models.http_endpoint import split_http_url
+from holdfast.stores.files import disk_remedy
 
 PUBLIC_UPSTREAMS: Mapping[str, str] = {
     "openai": "https://api.openai.com/v1",
@@ -331,7 +332,8 @@ def _failure(error: Exception, url: URL, timeouts: PhaseTimeouts) -> UpstreamErr
         return UpstreamError("invalid", f"{where} cannot be reached: {problem}; check HTTPS_PROXY and NO_PROXY")
     if isinstance(error, aiohttp.ClientConnectorError):
         reason = error.strerror or error.os_error
-        return UpstreamError("unreachable", f"{where} cannot be reached: {reason}; check --upstream and the network")
+        remedy = disk_remedy(error, "check --upstream and the network")
+        return UpstreamError("unreachable", f"{where} cannot be reached: {reason}; {remedy}")
     if isinstance(error, aiohttp.ServerDisconnectedError | OSError):
         return UpstreamError("closed", f"{where} closed the connection before it answered")
     return UpstreamError("invalid", f"{where} did not answer in HTTP: {type(error).__name__}")
