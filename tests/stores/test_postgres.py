@@ -13,7 +13,7 @@ from holdfast.stores import postgres_pool
 from holdfast.stores.base import IndexEntry, Store
 from holdfast.stores.open import open_store
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres_pool import as_postgres_store_error
+from holdfast.stores.postgres_pool import Cursor, PostgresPool, as_postgres_store_error
 from holdfast.testing.store_contract import NOW_MS, StoreContract, message_record
 from tests.stores.concurrent_writers import write_at_once
 
@@ -94,6 +94,31 @@ async def test_connections_that_the_server_ended_while_idle_are_replaced(new_dat
     assert await store.append("s0", [message_record("b")], after=1, time_ms=NOW_MS) == 2
     assert await asyncio.gather(*(store.length(f"s{n}") for n in range(3))) == [2, 1, 1]
     await store.close()
+
+
+async def test_a_statement_that_finds_its_connection_ended_for_being_idle_runs_on_another(
+    new_database: Callable[[], str],
+) -> None:
+    pool, processes = PostgresPool(new_database()), list[int]()
+    others = await psycopg.AsyncConnection.connect(pool._url, autocommit=True)
+
+    async def has_ended() -> bool:
+        found = await others.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (processes[0],))
+        return await found.fetchone() is None
+
+    async def read(cursor: Cursor) -> object:
+        processes.append(cursor.connection.info.backend_pid)
+        if len(processes) == 1:
+            await cursor.execute("SET idle_session_timeout = 1")
+            while not await has_ended():
+                pass
+        await cursor.execute("SELECT 'read'")
+        return await cursor.fetchone()
+
+    assert await pool.run(read) == ("read",)
+    assert len({*processes}) == 2
+    await pool.close()
+    await others.close()
 
 
 @pytest.mark.parametrize(

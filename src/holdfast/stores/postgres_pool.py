@@ -217,18 +217,26 @@ class PostgresPool:
 
     async def _run(self, action: Callable[[Cursor], Awaitable[T]], *, is_transaction: bool) -> T:
         try:
-            async with self.connection() as connection:
-                for _ in range(MAX_ROLLBACKS):
-                    try:
-                        return await _attempt(connection, action, is_transaction=is_transaction)
-                    except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
-                        # Wait with jitter so that conflicting writers do not retry in lockstep.
-                        await asyncio.sleep(random() * ROLLBACK_PAUSE_SECONDS)  # noqa: S311 - jitter needs no cryptography
-                return await _attempt(connection, action, is_transaction=is_transaction)
+            try:
+                return await self._run_on_one(action, is_transaction=is_transaction)
+            except psycopg.errors.IdleSessionTimeout:
+                # The server had ended an idle connection before it could read the statement.
+                return await self._run_on_one(action, is_transaction=is_transaction)
         except psycopg.Error as error:
             raise as_postgres_store_error(error) from error
         except (UnicodeError, OverflowError) as error:
             raise StoreUnavailableError(POSTGRES_LABEL, _value_problem(error)) from error
+
+    async def _run_on_one(self, action: Callable[[Cursor], Awaitable[T]], *, is_transaction: bool) -> T:
+        """Run an action on one connection, again if the server rolled it back because of a concurrent transaction."""
+        async with self.connection() as connection:
+            for _ in range(MAX_ROLLBACKS):
+                try:
+                    return await _attempt(connection, action, is_transaction=is_transaction)
+                except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
+                    # Wait with jitter so that conflicting writers do not retry in lockstep.
+                    await asyncio.sleep(random() * ROLLBACK_PAUSE_SECONDS)  # noqa: S311 - jitter needs no cryptography
+            return await _attempt(connection, action, is_transaction=is_transaction)
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Connection, None]:
