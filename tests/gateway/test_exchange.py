@@ -46,7 +46,7 @@ from holdfast.apps.gateway.upstream import PhaseTimeouts, next_chunk
 from holdfast.errors import StoreUnavailableError
 from holdfast.session.compaction.telemetry import flush_spans
 from holdfast.session.conversation import Conversation
-from holdfast.stores.base import JsonRecord
+from holdfast.stores.base import JsonRecord, SessionInfo
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import ScriptedEndpoint, http_response
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
@@ -467,6 +467,20 @@ async def test_a_provider_that_cannot_be_reached_is_an_error_of_its_own_kind() -
         f"('127.0.0.1', {gone.rpartition(':')[2]}); check --upstream and the network",
         "status": "INTERNAL",
     }
+
+
+async def test_a_gateway_that_cannot_read_its_store_says_why_it_is_not_ready() -> None:
+    class LostStore(MemoryStore):
+        async def sessions(self, **_: object) -> list[SessionInfo]:
+            raise StoreUnavailableError("postgresql", "the server has no free connection; raise max_connections")
+
+    async with running_gateway("http://127.0.0.1:9/v1", store=LostStore()) as url:
+        seen = await ask(url, "GET", "/readyz")
+
+    assert (seen.status, json.loads(seen.body)) == (
+        503,
+        {"status": "the store cannot be read: the server has no free connection; raise max_connections"},
+    )
 
 
 async def test_a_gateway_that_may_open_no_more_files_does_not_blame_the_network(

@@ -107,17 +107,16 @@ def gateway_app(
         return JSONResponse({"status": "ok", "server": "holdfast"})
 
     async def ready(_request: Request) -> Response:
+        doing = "read"
         try:
             await recorder.store.sessions(limit=1)
-        except HoldfastError:
-            return JSONResponse({"status": "the store cannot be read"}, 503)
-        try:
             # Only a write tells: a full disk still takes what changes nothing.
+            doing = "written"
             await recorder.store.put_value(READY_KEY, {})
         except StoreUnavailableError as error:
-            return JSONResponse({"status": f"the store cannot be written: {error.problem}"}, 503)
+            return JSONResponse({"status": f"the store cannot be {doing}: {error.problem}"}, 503)
         except HoldfastError:
-            return JSONResponse({"status": "the store cannot be written"}, 503)
+            return JSONResponse({"status": f"the store cannot be {doing}"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def show_metrics(_request: Request) -> Response:
