@@ -307,11 +307,31 @@ def test_the_messages_of_a_request_are_read_and_what_is_left_out_is_noted(
 
 
 @pytest.mark.parametrize(
-    "value", [{"input": ["a text to embed"]}, {"type": "assistant", "message": {}}, {"contents": 3}]
+    "value",
+    [
+        {"input": ["a text to embed"]},
+        {"type": "assistant", "message": {}},
+        {"contents": 3},
+        [{"type": "human", "data": {"content": "as LangChain dumps a message"}}],
+    ],
 )
 def test_what_holds_no_messages_is_refused(value: object) -> None:
     with pytest.raises(MalformedInputError, match="it holds neither a Holdfast export nor chat messages"):
         load_bytes(lines(value))
+
+
+def test_a_list_without_messages_is_reported_and_the_conversations_after_it_are_read() -> None:
+    said = {"role": "user", "content": "x"}
+
+    found = load_bytes(lines({"messages": []}, {"messages": [said]}, {"messages": [5]}))
+
+    assert [one.messages for one in found.conversations] == [[(2, said)]]
+    assert [(loss.line, loss.reason) for loss in found.losses] == [
+        (1, "its messages are an empty list"),
+        (3, "1 of its messages have no role"),
+    ]
+    with pytest.raises(MalformedInputError, match="^input: it holds no message: its messages are an empty list$"):
+        load_bytes(lines({"messages": []}))
 
 
 def test_messages_of_two_formats_are_refused_with_the_line() -> None:

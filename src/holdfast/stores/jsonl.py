@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from holdfast.core.conversation.json_values import encode_json, finite_json
+from holdfast.core.history.codec import EVENT_TYPES
 from holdfast.core.history.events import MessageAppended
 from holdfast.errors import MalformedInputError, StoreUnavailableError
 from holdfast.stores.base import JsonRecord, StoredRecord
@@ -133,7 +134,7 @@ def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
         problem = "nothing in it can be read as JSON" if found.losses else "it is empty"
         raise MalformedInputError(name, problem)
     source: JsonlSource | None = next((kind for item in items if (kind := _source(item.value))), None)
-    if source is None:
+    if source is None or (source == "holdfast" and not any(_is_record(item.value) for item in items)):
         raise MalformedInputError(name, "it holds neither a Holdfast export nor chat messages nor pydantic-ai messages")
     found.source = source
     for item in items:
@@ -149,6 +150,8 @@ def load_bytes(content: bytes, name: str = "input") -> LoadedFile:
             found.notes.append(f"line {item.line}: NaN, or a number too large for a float, became null")
             found.is_text_lost = True
         _add_value(found, item, cast("Mapping[str, object]", value))
+    if not found.conversations:
+        raise MalformedInputError(name, f"it holds no message: {found.losses[0].reason}")
     found.losses.sort(key=lambda loss: loss.line)
     for conversation in found.conversations:
         _set_format(conversation, name)
@@ -194,8 +197,11 @@ def _add_value(found: LoadedFile, item: _Item, value: Mapping[str, object]) -> N
     elif (member := _list_of_messages(value)) is not None:
         listed = cast("Sequence[object]", value[member])
         messages = [(item.line, cast("Mapping[str, object]", one)) for one in listed if _is_message(one)]
-        found.conversations.append(LoadedConversation(messages=messages))
         wrong = len(listed) - len(messages)
+        if messages:
+            found.conversations.append(LoadedConversation(messages=messages))
+        elif not wrong:
+            found.losses.append(UnreadableLine(item.line, item.size, f"its {member} are an empty list"))
         if wrong:
             found.losses.append(UnreadableLine(item.line, item.size, f"{wrong} of its messages have no role"))
         if left_out := [name for name in _BESIDE_MESSAGES if value.get(name)]:
@@ -220,6 +226,11 @@ def _source(value: object) -> JsonlSource | None:
     if isinstance(known.get("type"), str) and isinstance(known.get("data"), dict):
         return "holdfast"
     return "openai-chat" if _is_message(known) or _list_of_messages(known) is not None else None
+
+
+def _is_record(value: object) -> bool:
+    """Return whether a value is a record of ours: messages of LangChain have a type and data too, but no schema."""
+    return is_mapping(value) and ("schema" in value or value.get("type") in EVENT_TYPES)
 
 
 def _list_of_messages(value: Mapping[str, object]) -> str | None:
