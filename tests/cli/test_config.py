@@ -250,6 +250,26 @@ def test_the_store_of_other_commands_is_a_setting_too(home: Path, capsys: Captur
     assert run(capsys, "sessions", "--store", "memory://") == (0, "", "holdfast: no sessions\n")
 
 
+def test_the_lab_needs_no_store_to_replay_a_file(
+    home: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", f"sqlite:///{home}/gone.db")
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+
+    assert run(capsys, "lab", "run", str(empty)) == (
+        2,
+        "",
+        f"holdfast: {empty}: it is empty\n"
+        "holdfast: SOURCE: there is nothing to replay; name a file of conversations or a session\n",
+    )
+    assert run(capsys, "lab", "run", str(empty), "some-session") == (
+        2,
+        "",
+        f"holdfast: {home}/gone.db: there is no such file; check $HOLDFAST_STORE\n",
+    )
+
+
 @pytest.mark.seed("B-13")
 def test_models_are_listed_with_their_lines(capsys: Captured) -> None:
     code, out, _ = run(capsys, "models", "gpt-4o-mini", "--preset", "inkeep")

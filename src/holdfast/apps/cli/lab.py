@@ -36,6 +36,14 @@ ZERO_FIGURES = (
 """Figures that must be zero for policies of Holdfast."""
 
 
+def has_session_source(args: argparse.Namespace) -> bool:
+    """Return whether a source is not a file, so that it may be the id of a session of the store."""
+    try:
+        return args.program is None and not all(Path(source).is_file() for source in args.sources)
+    except OSError:  # a name that is too long for a file
+        return True
+
+
 async def lab_run(args: argparse.Namespace, store: Store) -> int:
     """Replay recorded conversations, and show what each policy would have kept, lost and cost.
 

@@ -136,7 +136,7 @@ async def _run_command(args: "argparse.Namespace") -> int:
 def _open_store(args: "argparse.Namespace") -> "Store":
     from holdfast.stores.memory import MemoryStore
 
-    if not args.needs_store:
+    if not args.needs_store or (args.is_store_needed is not None and not args.is_store_needed(args)):
         return MemoryStore()
     from holdfast.apps.cli.config import settings_for
     from holdfast.errors import StoreUnavailableError

@@ -45,6 +45,7 @@ def build_parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
         prog="holdfast", description=PROGRAM_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(json=False, command=None, needs_store=True, makes_store=False, is_server=False)
+    parser.set_defaults(is_store_needed=None)  # a function of the arguments, where these decide
     parser.set_defaults(is_data=False, loop_factory=None)
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -174,14 +175,23 @@ def _add_settings(commands: Subparsers) -> None:
 
 
 def _add_lab(commands: Subparsers) -> None:
-    from holdfast.apps.cli.lab import add_run_arguments, add_tuning_arguments, lab_run, lab_tune  # noqa: PLC0415 - as above
+    from holdfast.apps.cli.lab import (  # noqa: PLC0415 - as above
+        add_run_arguments,
+        add_tuning_arguments,
+        has_session_source,
+        lab_run,
+        lab_tune,
+    )
 
     help_text = "Replay recorded conversations under any policy, or tune one; see lab run --help and lab tune --help."
     inner = commands.add_parser("lab", help=help_text, description=help_text).add_subparsers(
         metavar="run | tune", required=True
     )
-    add_run_arguments(_add_command(inner, "run", lab_run))
-    add_tuning_arguments(_add_command(inner, "tune", lab_tune))
+    run, tune = _add_command(inner, "run", lab_run), _add_command(inner, "tune", lab_tune)
+    add_run_arguments(run)
+    add_tuning_arguments(tune)
+    for command in (run, tune):
+        command.set_defaults(is_store_needed=has_session_source)
 
 
 def _add_view(commands: Subparsers) -> None:
