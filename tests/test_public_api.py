@@ -6,11 +6,13 @@ import inspect
 import pkgutil
 import subprocess
 import sys
-from typing import get_type_hints
+from collections.abc import Iterator
+from typing import get_args, get_type_hints
 
 import pytest
 
 import holdfast
+from holdfast import compaction, storage
 from holdfast.distribution import DISTRIBUTION_NAME
 
 FACADES = ("blocking", "compaction", "delegation", "gateway", "jobs", "lab", "memory", "recall", "settings", "storage")
@@ -74,6 +76,25 @@ def test_a_facade_is_a_documented_list_of_names_without_code_of_its_own(name: st
     assert isinstance(docstring, ast.Expr)
     assert {type(statement) for statement in statements} == {ast.ImportFrom, ast.Assign}
     assert [each for each in exported if (inspect.isclass(each) or inspect.isfunction(each)) and not each.__doc__] == []
+
+
+def classes_in(hint: object) -> Iterator[type]:
+    """Yield the classes of the package that a type names."""
+    if isinstance(hint, type) and hint.__module__.startswith("holdfast."):
+        yield hint
+    for part in get_args(hint):
+        yield from classes_in(part)
+
+
+def test_what_a_store_and_a_summarizer_of_ones_own_get_and_return_can_be_imported_and_so_can_every_event() -> None:
+    methods = [*vars(storage.Store).values(), *vars(compaction.Summarizer).values(), compaction.ModelReply]
+    hints = [hint for method in methods if callable(method) for hint in get_type_hints(method).values()]
+    public = [getattr(facade, name) for facade in (compaction, storage) for name in facade.__all__]
+
+    named = {one for hint in [*hints, storage.Event] for one in classes_in(hint)}
+
+    assert {storage.SearchHit, compaction.Usage, storage.PlanChanged} <= named
+    assert {one.__name__ for one in named if one not in public} == set()
 
 
 def test_no_public_name_of_the_root_is_the_name_of_a_module() -> None:

@@ -5,7 +5,7 @@ A rule of your own is a `CompactionRule`: it gets a `PlanInput` and returns a `P
 """
 
 from holdfast.core.conversation.spans import Span
-from holdfast.core.history.events import CompactionCompleted, CompactionStarted, CompactionTrigger, Summary
+from holdfast.core.history.events import CompactionCompleted, CompactionStarted, CompactionTrigger, Summary, Usage
 from holdfast.core.planning.change_receipt import ChangeReceipt
 from holdfast.core.planning.context_report import ContextReport, CostForecast
 from holdfast.core.planning.policy import PRESETS
@@ -65,6 +65,7 @@ __all__ = [
     "SummaryDraft",
     "SummaryPrompt",
     "Telemetry",
+    "Usage",
     "compact_all_step",
     "join_same_roles",
     "without_open_exchange",

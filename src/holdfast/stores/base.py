@@ -144,7 +144,7 @@ class AppendTimes(NamedTuple):
 
 
 class Store(Protocol):
-    """Keeps logs; the module docstring says what each method promises."""
+    """Keeps logs; the docstring of `holdfast.stores.base` says what each method promises."""
 
     async def append(
         self,
