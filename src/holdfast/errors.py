@@ -110,13 +110,16 @@ class SettingsError(HoldfastError):
 
 
 class UnknownScopeError(SettingsError):
-    """Raised when no agent of the conversation has that scope. Pass `main`, or the scope of a delegate."""
+    """Raised when no agent of the conversation has that scope, or no delegation that key. Pass one that there is."""
 
-    def __init__(self, scope: str, known: Sequence[str] = ()) -> None:
+    def __init__(self, scope: str, known: Sequence[str] = (), *, is_key: bool = False) -> None:
         others = ", ".join(repr(one) for one in known[:5])
-        super().__init__(
-            "scope", f"no agent has the scope {scope!r:.60}; pass 'main'{f' or one of {others}' * bool(others)}"
-        )
+        if is_key:
+            remedy = f"pass one of {others}" if others else "none has a key yet: begin one with delegate(…, key=…)"
+            super().__init__("key", f"no delegation has the key {scope!r:.60}; {remedy}")
+        else:
+            remedy = f"pass 'main'{f' or one of {others}' * bool(others)}"
+            super().__init__("scope", f"no agent has the scope {scope!r:.60}; {remedy}")
         self.scope = scope
 
 
@@ -183,7 +186,10 @@ class CompactionError(HoldfastError):
 
 
 class CompactionRunningError(CompactionError):
-    """Raised when another compaction of this session is running. Wait for it, or cancel it."""
+    """Raised when another compaction of this session is running.
+
+    Wait for its event `session.compaction_complete`, or cancel it with `Session.cancel_compaction` where it runs.
+    """
 
     def __init__(self, session: str) -> None:
         super().__init__(f"session {session!r} is being compacted already: wait for that, or cancel it")

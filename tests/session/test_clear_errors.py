@@ -5,7 +5,7 @@ import pytest
 from holdfast import Session
 from holdfast.core.planning.policy import read_policy
 from holdfast.core.planning.rules.default import DefaultCompaction
-from holdfast.errors import SettingsError
+from holdfast.errors import MalformedInputError, SettingsError
 from holdfast.testing.chat import user_message
 
 
@@ -46,3 +46,23 @@ def test_a_number_as_text_is_said_to_be_no_number() -> None:
 def test_the_share_that_leaves_no_room_is_named() -> None:
     with pytest.raises(SettingsError, match=r"policy\.compaction\.tail_share: is 0\.9; .* must stay below 1"):
         DefaultCompaction(tail_share=0.9)
+
+
+async def test_a_position_that_no_message_has_is_refused_with_how_many_there_are() -> None:
+    async with Session.open("s") as session:
+        await session.record([user_message("hello")])
+
+        with pytest.raises(
+            MalformedInputError, match=r"^session\.rewound: there is no message 9; there are 1, counted"
+        ):
+            await session.rewind(to=9)
+        with pytest.raises(MalformedInputError, match=r"^message\.pinned: there is no message 9; there are 1, counted"):
+            await session.pin(9)
+        with pytest.raises(MalformedInputError, match=r"^session\.forked: there is no message 9; there are 1, counted"):
+            await session.fork("t", at=9)
+
+
+async def test_state_that_is_no_event_is_refused_with_the_events_that_are() -> None:
+    async with Session.open("s") as session:
+        with pytest.raises(MalformedInputError, match=r"^record_state: takes one of PlanChanged, .*not a str"):
+            await session.record_state("1. Read the log.")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]

@@ -696,7 +696,7 @@ async def test_an_ended_delegation_goes_on_where_it_was_after_its_key_is_given(s
     async with Session.open("c1", store=store) as first:
         async with first.delegate("tester", task="run the tests", key="t-1", sees=Visibility()) as child:
             await child.answer("3 failed")
-        with pytest.raises(UnknownScopeError):
+        with pytest.raises(UnknownScopeError, match=r"^key: no delegation has the key 't-2'; pass one of 't-1'$"):
             await first.resume_delegate("t-2").__aenter__()
     async with Session.open("c1", store=store) as later:
         async with later.resume_delegate("t-1") as again:

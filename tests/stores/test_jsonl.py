@@ -330,7 +330,7 @@ def test_a_list_without_messages_is_reported_and_the_conversations_after_it_are_
         (1, "its messages are an empty list"),
         (3, "1 of its messages have no role"),
     ]
-    with pytest.raises(MalformedInputError, match="^input: it holds no message: its messages are an empty list$"):
+    with pytest.raises(MalformedInputError, match=r"^input: it holds no message: its messages are an empty list$"):
         load_bytes(lines({"messages": []}))
 
 

@@ -297,7 +297,7 @@ class DelegateContext:
         scopes = self._log.history.scopes
         scope = scopes.keys.get(key)
         if scope is None:
-            raise UnknownScopeError(key, sorted(scopes.keys))
+            raise UnknownScopeError(key, sorted(scopes.keys), is_key=True)
         owner = new_owner_id()
         HELD_HERE.add(owner)
         try:

@@ -353,9 +353,13 @@ class Session(DelegatingConversation):
         )
 
     async def record_state(self, event: StateEvent) -> None:
-        """Record state other than messages: a plan, todos, a skill, the active agent."""
+        """Record state other than messages: a plan, todos, a skill, the active agent, a signal of the provider.
+
+        The classes of these events are in `holdfast.storage`: `record_state(PlanChanged(text="1. Read the log."))`.
+        """
         if not isinstance(event, get_args(StateEvent)):
-            raise MalformedInputError("record_state", f"a caller cannot record a {type(event).__name__}")
+            known = ", ".join(one.__name__ for one in get_args(StateEvent))
+            raise MalformedInputError("record_state", f"takes one of {known}, not a {type(event).__name__}")
         await self._append_change(event)
 
     async def watch(self, stream: AsyncIterable[EventT]) -> AsyncIterator[EventT]:

@@ -115,7 +115,7 @@ class ContextVersion:
     def _after_rewind(self, event: log.Rewound, length: int) -> "ContextVersion":
         """Return the version that continues from an earlier message, without the later changes of context."""
         if not 0 <= event.to <= length:
-            raise MalformedInputError(event.KIND, f"there is no message {event.to}")
+            raise MalformedInputError(event.KIND, f"there is no message {event.to}; there are {length}, counted from 0")
         states = {
             scope: replace(_state_before(state, event.to), changed_at=length) for scope, state in self.states.items()
         }

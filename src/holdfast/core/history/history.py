@@ -389,7 +389,8 @@ class History:
 
     def _check_pin(self, event: log.Pinned | log.Unpinned) -> None:
         if not 0 <= event.position < self.entries.length:
-            raise MalformedInputError(event.KIND, f"there is no message {event.position}")
+            problem = f"there is no message {event.position}; there are {self.entries.length}, counted from 0"
+            raise MalformedInputError(event.KIND, problem)
 
     def evict(self, keep_newest: int) -> list[int]:
         """Evict messages that no running agent's view needs, except the newest, and return their positions.

@@ -701,9 +701,11 @@ class SessionLog:
 
         No answer of a delegate that is at work reaches the copy, so its delegation ends there.
         """
-        stop = len(self.history) if at is None else at
-        if not 0 <= stop <= len(self.history):
-            raise MalformedInputError(log.Forked.KIND, f"there is no message {at}")
+        known_messages = len(self.history)
+        stop = known_messages if at is None else at
+        if not 0 <= stop <= known_messages:
+            problem = f"there is no message {at}; there are {known_messages}, counted from 0"
+            raise MalformedInputError(log.Forked.KIND, problem)
         # What others have written since this history was read may be meant for another context.
         known = await StoredLog(self.store, self.session).read_new(self.stored.length)
         if len(known) < self.stored.length:
