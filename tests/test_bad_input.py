@@ -216,6 +216,7 @@ async def test_a_session_takes_any_mapping_as_an_object_wherever_it_is() -> None
         ("read", "tools: must be a list of objects, not 'read'"),
         ({"name": "read"}, "tools: must be a list of objects, not {'name': 'read'}"),
         (["read"], "tools[0]: must be an object, not 'read'"),
+        ([print], "tools[0]: must be an object, not builtin_function_or_method; turn SDK objects into dicts first"),
     ],
 )
 def test_what_are_no_tools_is_refused_with_what_they_are(tools: object, problem: str) -> None:

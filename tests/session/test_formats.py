@@ -6,6 +6,7 @@ from typing import Any
 
 import anthropic
 import pytest
+from google.genai import types
 from openai.types.chat import (
     ChatCompletionMessage,
     ParsedChatCompletionMessage,
@@ -121,6 +122,25 @@ async def test_a_session_that_is_not_open_yet_says_how_to_open_it() -> None:
 
 class Total(BaseModel):
     cents: int
+
+
+async def test_contents_of_googles_library_are_recorded_and_it_takes_them_back_with_their_bytes() -> None:
+    said = [
+        types.Content(role="user", parts=[types.Part(text="What is in a.py?")]),
+        types.Content(
+            role="model",
+            parts=[
+                types.Part(function_call=types.FunctionCall(name="read", args={}), thought_signature=b"\xff\xfe\x00")
+            ],
+        ),
+        types.Content(role="user", parts=[types.Part.from_function_response(name="read", response={"output": "1"})]),
+    ]
+
+    async with Session.open("s", model="gemini-3-pro-preview", format="gemini") as session:
+        await session.record(said)
+        request = await session.prepare(16_000)
+
+    assert [types.Content.model_validate(message) for message in request.messages] == said
 
 
 async def test_what_openais_library_has_parsed_is_recorded_as_the_api_takes_it_back() -> None:

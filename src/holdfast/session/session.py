@@ -533,7 +533,7 @@ class Session(DelegatingConversation):
         return done
 
     async def rename(self, name: str) -> None:
-        """Set the session's display name."""
+        """Set the session's display name; a session that has no record yet is not in its store, and has no name."""
         self._log.lock.check_open()
         await self.store.rename(self.id, check_line("name", name))
 

@@ -28,6 +28,7 @@ _TYPE_NAMES: Mapping[type, str] = {
     tuple: "a list",
     dict: "an object",
 }
+OBJECT_HINT = "turn SDK objects into dicts first"
 
 
 class InputPath:
@@ -45,7 +46,7 @@ class InputPath:
         root = self._root if isinstance(self._root, str) else f"messages[{self._root}]"
         raise MalformedInputError(root + path, problem)
 
-    def require_message(self, native: object, hint: str = "turn SDK objects into dicts first") -> Mapping[str, Any]:
+    def require_message(self, native: object, hint: str = OBJECT_HINT) -> Mapping[str, Any]:
         """Return a message if it is an object."""
         if is_mapping(native):
             return native
@@ -204,7 +205,9 @@ def check_tools(tools: object) -> Sequence[Mapping[str, object]] | None:
         raise MalformedInputError("tools", f"must be a list of objects, not {short_repr(tools)}")
     for index, tool in enumerate(cast("Sequence[object]", tools)):
         if not isinstance(tool, Mapping):
-            raise MalformedInputError(f"tools[{index}]", f"must be an object, not {short_repr(tool)}")
+            is_json = tool is None or isinstance(tool, str | int | float | list)
+            shown = short_repr(tool) if is_json else f"{type(tool).__name__}; {OBJECT_HINT}"
+            raise MalformedInputError(f"tools[{index}]", f"must be an object, not {shown}")
     return cast("Sequence[Mapping[str, object]]", tools)
 
 
