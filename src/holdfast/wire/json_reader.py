@@ -205,7 +205,7 @@ def check_tools(tools: object) -> Sequence[Mapping[str, object]] | None:
         raise MalformedInputError("tools", f"must be a list of objects, not {short_repr(tools)}")
     for index, tool in enumerate(cast("Sequence[object]", tools)):
         if not isinstance(tool, Mapping):
-            is_json = tool is None or isinstance(tool, str | int | float | list)
+            is_json = tool is None or isinstance(tool, str | int | float)
             shown = short_repr(tool) if is_json else f"{type(tool).__name__}; {OBJECT_HINT}"
             raise MalformedInputError(f"tools[{index}]", f"must be an object, not {shown}")
     return cast("Sequence[Mapping[str, object]]", tools)
