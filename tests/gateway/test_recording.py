@@ -259,6 +259,20 @@ async def test_a_prompt_after_the_answer_of_a_side_call_shows_that_it_was_none(r
     assert await kinds(recorder, "s") == ["SideCallRecorded"]
 
 
+async def test_a_conversation_without_a_name_goes_on_after_an_answer_for_which_it_offered_no_tools(
+    recorder: Recorder,
+) -> None:
+    session_id = await answered(recorder, chat("hi"), "Hello there.")
+    beside = await answered(recorder, chat("hi", "Hello there.", "now answer", tools=[]), "Forty-two.")
+    listed = ("hi", "Hello there.", "now answer", "Forty-two.", "and then?")
+    after = await answered(recorder, chat(*listed), "Then that.")
+
+    assert (beside, after) == (session_id, session_id)
+    assert await messages(recorder, session_id) == [*listed, "Then that."]
+    assert await kinds(recorder, session_id) == ["SideCallRecorded"]
+    assert len(await recorder.store.sessions()) == 1
+
+
 async def test_a_compaction_of_the_client_leaves_everything_within_recall(recorder: Recorder) -> None:
     await answered(recorder, chat("the code word is marzipan", name="s"), "Noted.")
     listed = ("the code word is marzipan", "Noted.")

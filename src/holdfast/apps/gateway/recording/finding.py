@@ -241,8 +241,9 @@ class ConversationFinder:
             if session_id is not None:
                 opened = await held.open_locked(session_id)
                 agent_list = await opened.main_list(request.wire, reading.start)
-                is_branch = not is_continued and agent_list.in_flight and not agent_list.is_other_agent(body)
-                is_new = is_branch or listed.has_prompt_after(opened.side_hashes)
+                is_branch = not is_continued and agent_list.in_flight
+                # The other agent that goes on after its side call has a conversation of its own.
+                is_new = listed.has_prompt_after(opened.side_hashes) if agent_list.is_other_agent(body) else is_branch
                 if reading.signals.purpose or not is_new:
                     return Place(reading, opened)
                 await held.release()
