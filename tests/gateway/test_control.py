@@ -165,6 +165,22 @@ async def test_events_are_streamed_as_they_happen_and_resume_after_the_last_one(
     assert [int(one["id"]) for one in rest] == list(range(3, 3 + len(rest)))
 
 
+async def test_an_event_with_line_ends_of_unicode_is_one_line_of_its_stream(url: str) -> None:
+    prompt = "one\u2028two\u2029three\x85four"
+    await talk(url, "s", prompt)
+    watcher = RawClient(url)
+    headers = {"authorization": f"Bearer {TOKEN}", "accept": "text/event-stream"}
+    await watcher.send("GET", "/holdfast/v1/sessions/s/events", b"", headers)
+
+    seen = await watcher.read(until=b"Noted.")
+    watcher.leave()
+
+    live = events_in(seen.body.rpartition(b"\n\n")[0])
+    listed = (await value(url, "/sessions/s/events"))["events"]
+    assert prompt in json.dumps(listed, ensure_ascii=False)
+    assert [json.loads(one["data"]) for one in live] == listed[: len(live)]
+
+
 @pytest.mark.parametrize("last", ["two", "-1", "1" * 16, "9" * 5_000])
 async def test_a_stream_resumes_only_after_the_id_of_an_event(url: str, last: str) -> None:
     await talk(url, "s", "one")

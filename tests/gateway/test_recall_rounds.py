@@ -590,6 +590,20 @@ async def test_the_google_library_reads_a_stream_of_two_rounds() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+async def test_a_library_that_splits_lines_as_python_does_reads_texts_with_line_ends_of_unicode() -> None:
+    text = "One\u2028two\u2029three\x85four."
+    async with between("gemini", [ASKS, ProviderReply(text)]) as (client, _provider):
+        options = genai.types.HttpOptions(base_url=client.url, headers={"x-holdfast-recall": "on"})
+        sdk = genai.Client(api_key="x", http_options=options)
+
+        def said() -> list[str]:
+            stream = sdk.models.generate_content_stream(model="gemini-2.5-flash", contents="Look.")
+            return [piece.text or "" for piece in stream]
+
+        assert "".join(await asyncio.to_thread(said)) == ASKS.text + text
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
 async def test_a_chat_of_the_google_library_goes_on_after_two_rounds_and_keeps_its_prefix() -> None:
     store, replies = MemoryStore(), [ProviderReply("Fine, I remember."), ASKS, SAYS, ProviderReply("Yes, I am.")]
     async with between("gemini", replies, store=store) as (client, provider):

@@ -22,7 +22,7 @@ from holdfast.apps.gateway import control_schema as schema
 from holdfast.apps.gateway.access import Access, Caller
 from holdfast.apps.gateway.control_schema import Operation
 from holdfast.apps.gateway.provider_apis import STREAM_TYPE
-from holdfast.apps.gateway.recording.client_body import write_json
+from holdfast.apps.gateway.recording.client_body import write_json, write_json_line
 from holdfast.apps.gateway.recording.governing import GoverningChoice
 from holdfast.apps.gateway.recording.identity import encoded_session_id, session_id_for
 from holdfast.apps.gateway.recording.open_sessions import OpenSession
@@ -298,7 +298,8 @@ class _ControlApi:
                         for one in await self._read_events(session_id, after, EVENTS_AT_ONCE):
                             after, quiet_since = one.position, monotonic()
                             kind = str(one.record.get("type", "")).replace("\n", " ")
-                            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), write_json(asdict(one)))
+                            data = write_json_line(asdict(one))
+                            yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, kind.encode(), data)
                             news.set()
                         if not news.is_set() and await recorder.store.length(session_id) <= after:
                             return  # it was deleted

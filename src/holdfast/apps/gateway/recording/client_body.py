@@ -103,6 +103,10 @@ def read_json(raw: bytes | msgspec.Raw) -> object:
             raise ValueError("nested too deep") from None
 
 
+_LINE_ENDS = "\x85\u2028\u2029"
+"""Line ends of Unicode that JSON holds as they are."""
+
+
 def write_json(value: object) -> bytes:
     """Return a value as JSON: half a surrogate pair is escaped, and a number that JSON does not have becomes null."""
     try:
@@ -113,6 +117,17 @@ def write_json(value: object) -> bytes:
         return json.dumps(value, default=str, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
         return json.dumps(sendable_json(value), default=str, separators=(",", ":")).encode()
+
+
+def write_json_line(value: object) -> bytes:
+    """Return a value as JSON for an event of a stream, with every character escaped that ends a line in Python.
+
+    Google's library, and others that read lines with httpx, split an event in the middle of its JSON there.
+    """
+    written = write_json(value)
+    for character in _LINE_ENDS:
+        written = written.replace(character.encode(), b"\\u%04x" % ord(character))
+    return written
 
 
 # Half a surrogate pair: clients cut texts in the middle of a character, and providers accept them. msgspec does not, so

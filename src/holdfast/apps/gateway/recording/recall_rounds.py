@@ -15,7 +15,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from holdfast.apps.gateway.encodings import BodyTooLargeError
 from holdfast.apps.gateway.provider_apis import EventSplitter, event_data, read_as_client
-from holdfast.apps.gateway.recording.client_body import ClientBody, members_of, read_json, write_json
+from holdfast.apps.gateway.recording.client_body import ClientBody, members_of, read_json, write_json, write_json_line
 from holdfast.core.conversation.shorten import RECALL_TOOL
 from holdfast.core.recall.query import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
@@ -765,7 +765,7 @@ def encoded_event(wire: Wire, event: JsonMapping) -> bytes:
         if wire in {"anthropic", "openai-responses"}
         else b""
     )
-    return b"%sdata: %s\n\n" % (name, write_json(event))
+    return b"%sdata: %s\n\n" % (name, write_json_line(event))
 
 
 def error_event(wire: Wire, body: bytes) -> bytes:
