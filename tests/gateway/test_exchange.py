@@ -1787,6 +1787,22 @@ async def test_a_request_that_offers_http_2_is_served_with_its_body_on_http_1() 
     ]
 
 
+@pytest.mark.parametrize("framing", ["chunked", "length"])
+async def test_an_answer_to_http_1_0_has_no_chunks_and_ends_with_its_connection(framing: Any) -> None:
+    answer = FaultyAnswer(pieces=[ANSWER[:20], ANSWER[20:]], framing=framing)
+    async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /v1/chat/completions HTTP/1.0\r\nhost: {host}\r\ncontent-length: {len(CHAT)}\r\n\r\n"
+        writer.write(head.encode() + CHAT)
+        seen = await reader.read()
+        writer.close()
+
+    headers, _, body = seen.partition(b"\r\n\r\n")
+    assert body == ANSWER
+    assert b"transfer-encoding" not in headers
+
+
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_offers_between_other_requests_of_a_connection_lose_nothing(size: int, *, is_chunked: bool) -> None:

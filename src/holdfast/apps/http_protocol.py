@@ -1,14 +1,32 @@
-"""HTTP/1.1 as uvicorn reads it with httptools, for clients that offer to go over to another protocol.
+"""HTTP/1.1 as uvicorn reads it with httptools, for clients that offer another protocol, or know only HTTP/1.0.
 
 Java's own HTTP client adds `Upgrade: h2c` to its first request. A server may ignore that and answer in HTTP/1.1, but
 the parser takes what follows the headers for the other protocol: the request would arrive without its body.
+
+HTTP/1.0 has no chunks: such a client would take their sizes for a part of the answer.
 """
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 OFFER_HEADERS = frozenset({b"upgrade", b"http2-settings"})
 """What an offer consists of, beside the words of `Connection` that name them."""
+
+
+class _CycleOfHttp10(RequestResponseCycle):
+    """A request of HTTP/1.0: an answer whose length is not known ends with its connection."""
+
+    _has_length = False
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            self._has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+            self.chunked_encoding = None if self._has_length else False
+        elif message["type"] == "http.response.body" and not self._has_length:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -29,6 +47,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._is_offer = bool(offered) and b"websocket" not in offered
         if not self._is_offer:
             super().on_headers_complete()
+            if self.cycle and self.scope["http_version"] == "1.0":
+                self.cycle.__class__ = _CycleOfHttp10  # its task has not begun
 
     def on_message_complete(self) -> None:
         """Tell the application that it has the whole body."""
