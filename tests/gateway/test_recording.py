@@ -1018,6 +1018,46 @@ async def test_a_sub_agent_ends_with_its_answer_at_whatever_gateway_the_main_age
     await other.close()
 
 
+_OUTPUT = {"type": "function_call_output", "call_id": "call_0001", "output": "It said: Roses."}
+_CALL = {"type": "function_call", "call_id": "call_0001", "name": "agent", "arguments": '{"prompt": "look"}'}
+_TEXTS = [{"type": "input_text", "text": "Roses."}]
+_PART = {"functionCall": {"name": "agent", "args": {"prompt": "look"}}}
+_RESULT = {"functionResponse": {"name": "agent", "response": {"result": {"said": "Roses."}}}}
+
+
+@pytest.mark.parametrize(
+    ("wire", "body"),
+    [
+        ("openai-responses", {"input": [{"role": "user", "content": "hi"}, _CALL, _OUTPUT]}),
+        ("openai-responses", {"input": [{"role": "user", "content": "hi"}, _CALL, _OUTPUT | {"output": _TEXTS}]}),
+        ("openai-responses", {"input": [_OUTPUT], "previous_response_id": "resp_1"}),
+        ("gemini", {"contents": [*({"role": role, "parts": [part]} for role, part in (
+            ("user", {"text": "hi"}), ("model", _PART), ("user", _RESULT),
+        ))]}),
+    ],
+)  # fmt: skip
+async def test_a_sub_agent_ends_when_the_result_of_a_call_has_its_answer(
+    recorder: Recorder, wire: Wire, body: Json
+) -> None:
+    def request(body: Json, **headers: str) -> ClientRequest:
+        path = {"gemini": "/v1beta/models/m:streamGenerateContent"}.get(wire, "/v1/responses")
+        named = {"x-session-id": "s"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        return ClientRequest(wire, path, None, named, json.dumps({"model": "m"} | body).encode(), "", wire)
+
+    def prompt(text: str) -> Json:
+        gemini = {"contents": [{"role": "user", "parts": [{"text": text}]}]}
+        return gemini if wire == "gemini" else {"input": [{"role": "user", "content": text}]}
+
+    exchange = await recorder.receive(request(prompt("hi")))
+    for event in stream_events(wire, ProviderReply(tool="agent", arguments={"prompt": "look"}), 1):
+        exchange.feed(event_bytes(*event))
+    await exchange.finish("complete", 200)
+    await answered(recorder, request(prompt("look"), x_agent_id="a1"), "Roses.", 2)
+    await answered(recorder, request(body), "Fine.", 3)
+
+    assert await delegations(recorder, "s") == [("answered", "Roses.")]
+
+
 async def test_a_late_answer_of_a_sub_agent_that_goes_on_at_another_gateway_stays_beside_it(
     recorder: Recorder, store: MemoryStore
 ) -> None:

@@ -35,7 +35,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.session.conversation import Conversation
 from holdfast.wire.answers import JsonMapping, JsonObject, Wire
 from holdfast.wire.formats import format_named
-from holdfast.wire.json_reader import is_mapping, objects_in
+from holdfast.wire.json_reader import as_object, is_list, is_mapping, objects_in
 from holdfast.wire.request import Request
 
 MAIN_AGENT = ""
@@ -92,11 +92,34 @@ class ClientList:
         """Return the text after a number of messages of the chain."""
         return "".join(text for native in self.body.messages(self.first_after(length)) for text in texts_of(native))
 
+    def heard_after(self, length: int) -> list[str]:
+        """Return the texts after a number of messages of the chain, also those in the results of calls."""
+        natives = self.body.messages(self.first_after(length))
+        parts = [part for native in natives for part in objects_in(native.get("parts"))]
+        results = [native.get("output") for native in natives]
+        results += [as_object(part.get("functionResponse")).get("response") for part in parts]
+        return [self.text_after(length), *(text for result in results for text in _strings_in(result))]
+
     def has_prompt_after(self, hashes: "deque[bytes]") -> bool:
         """Return whether a prompt follows an answer whose hash is one of these."""
         ends = (end for end in self.chain.answers() if self.chain.hashes[end - 1] in hashes)
         end = next(ends, None)
         return end is not None and any(map(is_prompt, self.body.messages(self.first_after(end))))
+
+
+def _strings_in(value: object) -> list[str]:
+    """Return the strings in a JSON value, however deep."""
+    found: list[str] = []
+    rest: list[object] = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif is_list(one):
+            rest.extend(one)
+        elif is_mapping(one):
+            rest.extend(one.values())
+    return found
 
 
 def without_given_ids(answer: JsonMapping, results: JsonMapping) -> JsonMapping:

@@ -433,6 +433,7 @@ class Recorder:
         async with _Writing(opened, MAIN_AGENT, agent_list):
             if opened.is_empty:
                 await self.governor.offer_recall(reading, opened, agent_list)
+            await self._end_answered_delegates(opened, listed, shared)
             await self._go_on(opened, agent_list, listed, _shared_messages(agent_list, listed, shared))
             saving = self._remember_client(reading, opened, agent_list)
         if saving:
@@ -548,15 +549,15 @@ class Recorder:
         history = opened.session.history
         running = history.session_state.running_delegates
         names = [name for name, scope in history.scopes.keys.items() if scope in running]
-        text = listed.text_after(shared) if names else ""
-        for name in names if text else ():
+        heard = listed.heard_after(shared) if names else []
+        for name in names if any(heard) else ():
             agent_list = opened.agent_lists.get(name)
             is_own = agent_list is not None and _is_run_here(agent_list)
             if agent_list is not None and agent_list.in_flight:
                 continue
             answer = agent_list.last_text if agent_list is not None and is_own else ""
             answer = answer or await self._last_answer(opened, history.scopes.keys[name])
-            if not (answer.strip() and answer.strip() in text):
+            if not (answer.strip() and any(answer.strip() in text for text in heard)):
                 continue
             if agent_list is not None and is_own and isinstance(agent_list.conversation, Delegate):
                 await agent_list.conversation.answer(answer)
