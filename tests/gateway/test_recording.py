@@ -266,9 +266,10 @@ async def test_a_conversation_without_a_name_goes_on_after_an_answer_for_which_i
     beside = await answered(recorder, chat("hi", "Hello there.", "now answer", tools=[]), "Forty-two.")
     listed = ("hi", "Hello there.", "now answer", "Forty-two.", "and then?")
     after = await answered(recorder, chat(*listed), "Then that.")
+    again = await answered(recorder, chat(*listed, "Then that.", "answer again", tools=[]), "Forty-three.")
 
-    assert (beside, after) == (session_id, session_id)
-    assert await messages(recorder, session_id) == [*listed, "Then that."]
+    assert {beside, after, again} == {session_id}
+    assert await messages(recorder, session_id) == [*listed, "Then that.", "answer again", "Forty-three."]
     assert await kinds(recorder, session_id) == ["SideCallRecorded"]
     assert len(await recorder.store.sessions()) == 1
 

@@ -5,8 +5,7 @@ own. It keeps the last list as the bytes that came, so that only messages that a
 """
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -100,7 +99,7 @@ class ClientList:
         results += [as_object(part.get("functionResponse")).get("response") for part in parts]
         return [self.text_after(length), *(text for result in results for text in _strings_in(result))]
 
-    def has_prompt_after(self, hashes: "deque[bytes]") -> bool:
+    def has_prompt_after(self, hashes: Collection[bytes]) -> bool:
         """Return whether a prompt follows an answer whose hash is one of these."""
         ends = (end for end in self.chain.answers() if self.chain.hashes[end - 1] in hashes)
         end = next(ends, None)

@@ -242,8 +242,9 @@ class ConversationFinder:
                 opened = await held.open_locked(session_id)
                 agent_list = await opened.main_list(request.wire, reading.start)
                 is_branch = not is_continued and agent_list.in_flight
-                # The other agent that goes on after its side call has a conversation of its own.
-                is_new = listed.has_prompt_after(opened.side_hashes) if agent_list.is_other_agent(body) else is_branch
+                # After a side call of its own, another agent goes on in a conversation of its own.
+                beside = {*opened.side_hashes}.difference(agent_list.chain.hashes)
+                is_new = listed.has_prompt_after(beside) if agent_list.is_other_agent(body) else is_branch
                 if reading.signals.purpose or not is_new:
                     return Place(reading, opened)
                 await held.release()
