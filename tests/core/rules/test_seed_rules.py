@@ -402,6 +402,32 @@ def test_the_newest_prompt_and_what_follows_it_stay_however_small_the_limit_is()
     assert sent(truncated.entries) == [SYSTEM, *running]
 
 
+def anthropic_step(call_id: str, *texts: str) -> list[JsonMessage]:
+    """Return a call, and a user's message with its result and what the user wrote beside it."""
+    result = {"type": "tool_result", "tool_use_id": call_id, "content": "seen"}
+    blocks = [result, *({"type": "text", "text": text} for text in texts)]
+    call = {"type": "tool_use", "id": call_id, "name": "look", "input": {}}
+    return [{"role": "assistant", "content": [call]}, {"role": "user", "content": blocks}]
+
+
+@pytest.mark.seed("C-26", "C-27")
+@pytest.mark.parametrize(("limit", "left"), [(65, [0, 2, 3, 4, 5, 6]), (40, [4, 5, 6]), (5, [5, 6])])
+def test_a_prompt_that_also_answers_a_call_is_removed_like_a_prompt_and_never_if_it_is_the_newest(
+    limit: int, left: list[int]
+) -> None:
+    wire = format_named("anthropic-messages")
+    older, newest = anthropic_step("a", "and so on"), anthropic_step("b", "stop, do that instead")
+    plain = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "old"}]
+    messages = [{"role": "user", "content": "first"}, *older, *plain, *newest]
+    entries = [Entry(wire.decode(native, index), index) for index, native in enumerate(messages)]
+
+    done = BasicTruncator().truncate(entries, limit=limit, tools_tokens=0, tokens_of=flat(10))
+
+    without_results = {"role": "user", "content": [{"type": "text", "text": "and so on"}]}
+    expected = [{**message} if index != 2 else without_results for index, message in enumerate(messages)]
+    assert [wire.encode(entry.message) for entry in done.entries] == [expected[index] for index in left]
+
+
 @pytest.mark.seed("C-29", "C-35")
 def test_results_without_their_call_go_with_the_messages_that_are_removed_and_count_among_them() -> None:
     messages = [SYSTEM, tool_result_message("gone"), *OLD, PROMPT]

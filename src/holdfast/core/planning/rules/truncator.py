@@ -96,14 +96,17 @@ class BasicTruncator:
         for is_second in (False, True):
             for index in range(prompt):
                 message = entries[index].message
-                is_removable = message.role == "assistant" or (
-                    is_second and message.role == "user" and not message.results
-                )
+                is_removable = message.role == "assistant" or (is_second and message.role == "user")
                 if size <= target:
                     break
                 if index in gone or index in pinned or not is_removable:
                     continue
-                pair = {index, *_result_messages(entries, index)} - gone
+                results = _result_messages(entries, index)
+                if max(results, default=0) >= prompt:
+                    # The newest prompt, or what follows it, answers these calls: without them it would lose its results.
+                    continue
+                # A prompt that also holds results stays without them.
+                pair = {index, *(one for one in results if not entries[one].message.is_prompt)} - gone
                 gone |= pair
                 size -= sum(tokens[one] for one in pair)
         return [index for index in range(len(entries)) if index not in gone]
