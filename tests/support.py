@@ -32,6 +32,14 @@ from holdfast.testing.models import ScriptedModel
 from holdfast.wire.formats import format_named
 
 
+def anthropic_step(call_id: str, *texts: str, output: str = "seen") -> list[JsonMessage]:
+    """Return a call, and a user's message with its result and what the user wrote beside it."""
+    result = {"type": "tool_result", "tool_use_id": call_id, "content": output}
+    blocks = [result, *({"type": "text", "text": text} for text in texts)]
+    call = {"type": "tool_use", "id": call_id, "name": "look", "input": {}}
+    return [{"role": "assistant", "content": [call]}, {"role": "user", "content": blocks}]
+
+
 def legal_cuts(messages: Sequence[Message]) -> list[int]:
     """Return each index between two messages at which their history may be cut."""
     return [index for index in range(1, len(messages)) if can_cut(messages[index - 1], messages[index])]

@@ -30,7 +30,7 @@ from holdfast.testing.chat import (
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
 from holdfast.wire.formats import format_named
-from tests.support import decide, tool_turn
+from tests.support import anthropic_step, decide, tool_turn
 
 COUNTER = counter_for("gpt-5")
 CO_CLI, INKEEP, COPILOT, COWAGENT = (PRESETS[name] for name in ("co-cli", "inkeep", "copilot", "cowagent"))
@@ -42,9 +42,11 @@ async def open_session(policy: Policy, *, summary: str | None = "It went well.")
     return await Session.open("s", policy=policy, model="gpt-5", summarizer=summarizer)
 
 
-async def ask(session: Session, messages: list[JsonMessage], window: int = 1_000_000) -> list[Any]:
+async def ask(
+    session: Session, messages: list[JsonMessage], window: int = 1_000_000, format_name: str | None = None
+) -> list[Any]:
     """Return what is sent of a conversation; a summary that is begun is there at the next request."""
-    await session.record(messages[len(session) :])
+    await session.record(messages[len(session) :], format=format_name)
     request = await session.prepare(window)
     await SimulatedClock().advance(0)
     return list(request.messages)
@@ -171,6 +173,15 @@ async def test_inkeep_leaves_what_came_before_a_task_alone_while_an_agent_works_
     assert unchanged == [*before, *steps]
     assert sent[: len(before)] == before
     assert len(sent) == len(before) + 3
+
+
+@pytest.mark.seed("B-14", "B-15")
+async def test_inkeep_leaves_a_prompt_its_call_if_it_also_brings_the_result() -> None:
+    talk = [user_message("look"), *anthropic_step("a", output="data " * 300), *anthropic_step("b", "and be quick")]
+
+    sent = await ask(await open_session(INKEEP), talk, window=700, format_name="anthropic-messages")
+
+    assert sent == [user_message("[Summary of the conversation so far, for reference.]\nIt went well."), *talk[3:]]
 
 
 @pytest.mark.seed("B-15")
@@ -549,6 +560,29 @@ async def test_cowagent_trims_the_oldest_half_at_once_and_tells_the_summary_in_t
 
     assert sent[0]["content"].endswith("\n\n---\n\nq10")
     assert sent[1:] == talk[41:]
+
+
+@pytest.mark.seed("D-2", "D-9", "D-12")
+async def test_cowagent_leaves_tool_chains_whole_though_the_user_writes_beside_their_results() -> None:
+    def turn(number: int, steps: int) -> list[JsonMessage]:
+        chain = [one for step in range(steps) for one in anthropic_step(f"c{number}-{step}", "go on")]
+        return [user_message(f"q{number}"), *chain, assistant_message(f"a{number}")]
+
+    session, talk = await open_session(COWAGENT), turn(0, 30)
+    for number in range(1, 20):
+        talk += turn(number, 2)
+
+    assert await ask(session, talk[:-1], format_name="anthropic-messages") == talk[:-1]
+    talk += [user_message("now"), *anthropic_step("x", "and this")]
+    newer = talk[62 + 9 * 6 :]
+    assert newer[0] == user_message("q10")
+    assert await ask(session, talk) == newer
+    talk += [*anthropic_step("y", "and that")]
+    assert await ask(session, talk) == [*newer, *talk[-2:]], "the same turn"
+    talk += [assistant_message("sure"), user_message("next")]
+    sent = await ask(session, talk)
+    assert sent[0]["content"].startswith("[System: Previous conversation summary — 10 turns were compacted]\n\nIt went")
+    assert sent[1:] == [*newer, *talk[-4:]][1:]
 
 
 @pytest.mark.seed("D-11")

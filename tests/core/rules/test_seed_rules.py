@@ -48,7 +48,7 @@ from holdfast.testing.chat import (
 )
 from holdfast.testing.responses import output_message_item
 from holdfast.wire.formats import format_named
-from tests.support import tool_turn
+from tests.support import anthropic_step, tool_turn
 
 CHAT = format_named("openai-chat")
 
@@ -402,14 +402,6 @@ def test_the_newest_prompt_and_what_follows_it_stay_however_small_the_limit_is()
     assert sent(truncated.entries) == [SYSTEM, *running]
 
 
-def anthropic_step(call_id: str, *texts: str) -> list[JsonMessage]:
-    """Return a call, and a user's message with its result and what the user wrote beside it."""
-    result = {"type": "tool_result", "tool_use_id": call_id, "content": "seen"}
-    blocks = [result, *({"type": "text", "text": text} for text in texts)]
-    call = {"type": "tool_use", "id": call_id, "name": "look", "input": {}}
-    return [{"role": "assistant", "content": [call]}, {"role": "user", "content": blocks}]
-
-
 @pytest.mark.seed("C-26", "C-27")
 @pytest.mark.parametrize(("limit", "left"), [(65, [0, 2, 3, 4, 5, 6]), (40, [4, 5, 6]), (5, [5, 6])])
 def test_a_prompt_that_also_answers_a_call_is_removed_like_a_prompt_and_never_if_it_is_the_newest(
@@ -570,6 +562,27 @@ def test_a_message_of_the_user_that_only_answers_calls_begins_no_turn() -> None:
     turns = turn_ranges([Entry(wire.decode(native, index), index) for index, native in enumerate(messages)])
 
     assert turns == [range(4), range(4, 5)]
+
+
+@pytest.mark.seed("D-2", "D-8", "D-15")
+def test_what_is_written_beside_a_result_begins_no_turn() -> None:
+    wire = format_named("anthropic-messages")
+    long = "x" * 30_000
+    messages = [
+        {"role": "user", "content": "look"},
+        *anthropic_step("a", "remember the rules", output=long),
+        *anthropic_step("b", f"stop, {long}", output=long),
+    ]
+    entries = [Entry(wire.decode(native, index), index) for index, native in enumerate(messages)]
+
+    emergency = [wire.encode(entry.message) for entry in Emergency().shrink(entries)]
+
+    assert turn_ranges(entries) == [range(5)]
+    assert KeepEnds().apply(entries) == entries
+    assert [emergency[index] for index in (0, 1, 3)] == [messages[index] for index in (0, 1, 3)]
+    assert [emergency[index]["content"][1] for index in (2, 4)] == [messages[index]["content"][1] for index in (2, 4)]
+    clipped = "x" * 6_634 + "\n[… 20,048 characters cut …]\n" + "x" * 3_318
+    assert [emergency[index]["content"][0]["content"] for index in (2, 4)] == [clipped, clipped]
 
 
 @pytest.mark.seed("D-13")

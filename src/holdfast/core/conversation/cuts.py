@@ -144,6 +144,18 @@ def _is_tagged(message: Message) -> bool:
 
 
 def turn_ranges(entries: Sequence[Entry]) -> list[range]:
-    """Return the turns of a conversation; messages before the first prompt belong to no turn."""
+    """Return the turns of a conversation; messages before the first turn belong to none.
+
+    A turn begins with a prompt that answers no call. What is written beside a tool result belongs to the running turn:
+    a turn that began there would leave its call to the turn before.
+    """
+    starts = [
+        index for index, entry in enumerate(entries) if entry.message.is_prompt and not entry.message.outline.result_ids
+    ]
+    return [range(start, stop) for start, stop in pairwise([*starts, len(entries)])]
+
+
+def prompt_ranges(entries: Sequence[Entry]) -> list[range]:
+    """Return each prompt with what follows it, up to the next; messages before the first prompt are left out."""
     starts = [index for index, entry in enumerate(entries) if entry.message.is_prompt]
     return [range(start, stop) for start, stop in pairwise([*starts, len(entries)])]

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from holdfast.core.conversation.cuts import turn_ranges
+from holdfast.core.conversation.cuts import prompt_ranges
 from holdfast.core.conversation.json_values import Json, dump_json, parse_json, replace_surrogates
 from holdfast.core.conversation.messages import Content, Entry, Media, Message, Part, Text, ToolCall, ToolResult
 
@@ -25,8 +25,11 @@ def turn_as_text(turn: Sequence[Entry]) -> list[Entry]:
 
 
 def turns_as_text(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries with each turn reduced to text; entries before the first turn stay unchanged."""
-    spans = turn_ranges(entries)
+    """Return the entries with each turn reduced to text; entries before the first prompt stay unchanged.
+
+    What the user wrote beside a tool result stays, as a prompt of its own.
+    """
+    spans = prompt_ranges(entries)
     before = entries[: spans[0].start] if spans else entries
     return [*before, *(entry for span in spans for entry in turn_as_text(entries[span.start : span.stop]))]
 

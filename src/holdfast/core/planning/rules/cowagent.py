@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges, turn_ranges
 from holdfast.core.conversation.messages import Entry
-from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, turn_as_text, turns_as_text
+from holdfast.core.conversation.shorten import clip_outputs, clip_user_texts, turns_as_text
 from holdfast.core.conversation.spans import Span
 from holdfast.core.conversation.tokens import message_tokens
 from holdfast.core.history.events import CompactionCompleted, Event, Summary, TurnsReducedToText
@@ -144,14 +144,16 @@ class Emergency(CompactionRule):
         """Return the newest turns with results and user texts clipped; pinned messages stay whole."""
         spans = trimmable_turns(entries, pins)
         start = spans[-self.max_turns].start if len(spans) >= self.max_turns else 0
-        prompt = spans[-1].start if spans else None
+        prompt = max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=None)
         shrunk: list[Entry] = []
         for index, entry in enumerate(entries):
-            if entry.position in pins or entry.message.role == "system" or index == prompt:
+            if entry.position in pins or entry.message.role == "system":
                 shrunk.append(entry)
             elif index >= start:
                 clipped = clip_outputs(entry.message, self.max_chars)
-                shrunk.append(entry.with_message(clip_user_texts(clipped, self.max_chars)))
+                shrunk.append(
+                    entry.with_message(clipped if index == prompt else clip_user_texts(clipped, self.max_chars))
+                )
         return shrunk
 
 
@@ -170,7 +172,7 @@ def _finished_turns_as_text(entries: Sequence[Entry], pins: frozenset[int]) -> l
     for span in spans:
         turn = entries[span.start : span.stop]
         is_whole = span is spans[-1] or any(entry.position in pins or entry.message.role == "system" for entry in turn)
-        left += turn if is_whole else turn_as_text(turn)
+        left += turn if is_whole else turns_as_text(turn)
     return left
 
 
@@ -289,10 +291,9 @@ class CowAgentCompaction(CompactionRule):
 
     @staticmethod
     def _is_next_turn(plan_input: PlanInput) -> bool:
-        """Return whether the user has sent a message since the last trim."""
-        projection = plan_input.projection
-        prompt = projection.newest_prompt
-        return prompt is not None and projection.position_at(prompt) >= projection.context.state.changed_at
+        """Return whether a turn has begun since the last trim."""
+        projection, spans = plan_input.projection, turn_ranges(plan_input.entries)
+        return bool(spans) and projection.position_at(spans[-1].start) >= projection.context.state.changed_at
 
     @staticmethod
     def _trim_proposal(plan_input: PlanInput, cut: int, reason: str) -> Plan:
@@ -315,6 +316,8 @@ class CowAgentCompaction(CompactionRule):
             or last.span.stop == state.failed_stop
         ):
             return NO_STEPS
-        count = len(plan_input.prompts_between(last.span.start, last.span.stop))
+        prompts, entries = plan_input.prompts_between(last.span.start, last.span.stop), plan_input.history.entries
+        entries.require(prompts)
+        count = sum(not entries[position].message.outline.result_ids for position in prompts)
         step = CompactSpan(span=replace(last.span, kept=(), count=count, is_merged=True), by="summary")
         return Plan(later=(step,), reasons=("a summary of the trimmed turns is written for the next turn",))

@@ -131,8 +131,11 @@ class InkeepCompaction(CompactionRule):
 
 
 def _span_before_prompt(plan_input: PlanInput) -> CompactSpan | None:
-    prompt = plan_input.projection.newest_prompt
-    return None if prompt is None else _span_step(plan_input, 0, prompt)
+    projection = plan_input.projection
+    if projection.newest_prompt is None:
+        return None
+    # A prompt that also answers a call keeps that call: the model has not read the result yet.
+    return _span_step(plan_input, 0, uncuttable_span(projection, projection.newest_prompt)[0])
 
 
 def _span_since_prompt(plan_input: PlanInput) -> CompactSpan | None:
