@@ -29,6 +29,12 @@ from holdfast.testing.chat import (
 )
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.models import ScriptedModel
+from holdfast.testing.responses import (
+    function_call_item,
+    function_output_item,
+    output_message_item,
+    reasoning_item,
+)
 from holdfast.wire.formats import format_named
 from tests.support import anthropic_step, decide, tool_turn
 
@@ -81,6 +87,28 @@ async def test_co_cli_keeps_the_first_run_and_the_newest_twenty_around_one_marke
     sent = await ask(session, talk)
 
     assert sent == [*talk[:2], user_message("[Summary of 19 earlier messages]\nIt went well."), *talk[-20:]]
+
+
+@pytest.mark.seed("A-17", "A-19", "A-20", "A-22")
+async def test_co_cli_counts_the_items_of_one_response_as_one_message() -> None:
+    def turn(number: int) -> list[JsonMessage]:
+        calls = [f"c{number}", f"d{number}"]
+        return [
+            user_message(f"q{number}"),
+            reasoning_item(f"rs_{number}"),
+            *map(function_call_item, calls),
+            *map(function_output_item, calls),
+            reasoning_item(f"rs_{number}b"),
+            output_message_item(f"a{number}", f"msg_{number}"),
+        ]
+
+    session, talk = await open_session(CO_CLI), [item for number in range(10) for item in turn(number)]
+
+    assert await ask(session, talk[:-2], format_name="openai-responses") == talk[:-2]
+    sent = await ask(session, [*talk, user_message("now")])
+
+    marker = user_message("[Summary of 17 earlier messages]\nIt went well.")
+    assert sent == [*talk[:8], marker, *talk[8 * 5 + 1 :], user_message("now")]
 
 
 @pytest.mark.seed("A-23")

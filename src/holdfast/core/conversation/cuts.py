@@ -112,12 +112,16 @@ def _has_reasoning(message: Message) -> bool:
     return any(isinstance(part, Thinking) and part.native is not None for part in message.parts)
 
 
-def exchange_ranges(entries: Sequence[Entry]) -> list[range]:
-    """Return the requests and responses of a conversation, as ranges of its entries."""
+def exchange_ranges(entries: Sequence[Entry], *, is_itemized: bool = False) -> list[range]:
+    """Return the requests and responses of a conversation, as ranges of its entries.
+
+    A response is one message; if the format is itemized, it is a run of the model's items.
+    """
     groups: list[range] = []
     for index, entry in enumerate(entries):
         is_response = entry.message.role == "assistant"
-        if groups and not is_response and entries[groups[-1].start].message.role != "assistant":
+        was_response = bool(groups) and entries[groups[-1].start].message.role == "assistant"
+        if groups and is_response == was_response and (is_itemized or not is_response):
             groups[-1] = range(groups[-1].start, index + 1)
         else:
             groups.append(range(index, index + 1))

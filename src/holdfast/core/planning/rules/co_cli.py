@@ -40,21 +40,25 @@ class CompactionWindow:
     """How many requests and responses the marker replaces."""
 
 
-def first_run_end(entries: Sequence[Entry]) -> int | None:
+def first_run_end(entries: Sequence[Entry], *, is_itemized: bool = False) -> int | None:
     """Return the exchange that ends the first run: the first response with text; None if there is none."""
-    for number, group in enumerate(exchange_ranges(entries)):
-        message = entries[group.start].message
-        if message.role == "assistant" and any(isinstance(part, Text) for part in message.parts):
+    for number, group in enumerate(exchange_ranges(entries, is_itemized=is_itemized)):
+        messages = [entries[index].message for index in group]
+        if messages[0].role == "assistant" and any(
+            isinstance(part, Text) for message in messages for part in message.parts
+        ):
             return number
     return None
 
 
-def plan_window(entries: Sequence[Entry], max_messages: int = 40) -> CompactionWindow | None:
+def plan_window(
+    entries: Sequence[Entry], max_messages: int = 40, *, is_itemized: bool = False
+) -> CompactionWindow | None:
     """Return where to cut; None if there is no need or no way to. 0 switches the window off."""
-    groups = exchange_ranges(entries)
+    groups = exchange_ranges(entries, is_itemized=is_itemized)
     if max_messages == 0 or len(groups) <= max_messages:
         return None
-    end = first_run_end(entries)
+    end = first_run_end(entries, is_itemized=is_itemized)
     head = 0 if end is None else end + 1
     tail = len(groups) - max(MIN_TAIL, max_messages // 2)
     if head >= tail:
@@ -94,7 +98,7 @@ class CoCliCompaction(CompactionRule):
 
     def propose(self, plan_input: PlanInput) -> Plan:
         """Return the compaction of the middle, if there are too many messages."""
-        window = self._window(plan_input.entries, plan_input.situation.pins)
+        window = self._window(plan_input.entries, plan_input.situation)
         if window is None:
             return NO_STEPS
         projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
@@ -108,12 +112,12 @@ class CoCliCompaction(CompactionRule):
             ),
             by="summary" if plan_input.situation.has_summarizer else "marker",
         )
-        count = len(exchange_ranges(plan_input.entries))
+        count = _exchange_count(plan_input)
         return Plan(now=(step,), reasons=(f"{count:,} messages are more than {self.max_messages:,}",))
 
     def trim(self, entries: Sequence[Entry], situation: Situation) -> TrimmedList:
         """Return the first run, the static marker and the newest messages; system text, pins and the prompt stay."""
-        window = self._window(entries, situation.pins)
+        window = self._window(entries, situation)
         if window is None:
             return TrimmedList(list(entries))
         pinned = pinned_exchanges(entries, situation.pins)
@@ -128,17 +132,17 @@ class CoCliCompaction(CompactionRule):
         reason = f"more than {self.max_messages:,} messages: a marker replaces the middle"
         return TrimmedList([*around[0], marker, *kept, *around[1]], reason)
 
-    def _window(self, entries: Sequence[Entry], pins: frozenset[int]) -> CompactionWindow | None:
+    def _window(self, entries: Sequence[Entry], situation: Situation) -> CompactionWindow | None:
         """Return where to cut; pinned messages do not count."""
-        return plan_window(
-            entries, self.max_messages + len(pinned_exchanges(entries, pins)) if self.max_messages else 0
-        )
+        pinned = pinned_exchanges(entries, situation.pins)
+        limit = self.max_messages + len(pinned) if self.max_messages else 0
+        return plan_window(entries, limit, is_itemized=situation.batching.is_itemized)
 
     def threshold(self, plan_input: PlanInput) -> Threshold | None:
         """Return how many messages there may be; None if the window is off."""
         if not self.max_messages:
             return None
-        return Threshold(len(exchange_ranges(plan_input.entries)), self.max_messages, "messages")
+        return Threshold(_exchange_count(plan_input), self.max_messages, "messages")
 
     def thresholds(self, situation: Situation, window: int) -> Iterator[PolicyThreshold]:
         """Yield the limit on messages, unless the window is off."""
@@ -166,3 +170,7 @@ class CoCliCompaction(CompactionRule):
         if step.trigger == "manual" and summary:
             return manual_compaction_texts(summary.framed_text)
         return (summary_marker(step.span.count, summary.framed_text) if summary else static_marker(step.span.count),)
+
+
+def _exchange_count(plan_input: PlanInput) -> int:
+    return len(exchange_ranges(plan_input.entries, is_itemized=plan_input.situation.batching.is_itemized))

@@ -103,7 +103,7 @@ class BasicTruncator:
                     continue
                 results = _result_messages(entries, index)
                 if max(results, default=0) >= prompt:
-                    # The newest prompt, or what follows it, answers these calls: without them it would lose its results.
+                    # The newest prompt, or what follows it, answers these calls, and keeps its results.
                     continue
                 # A prompt that also holds results stays without them.
                 pair = {index, *(one for one in results if not entries[one].message.is_prompt)} - gone
