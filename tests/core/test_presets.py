@@ -89,6 +89,27 @@ async def test_co_cli_keeps_the_first_run_and_the_newest_twenty_around_one_marke
     assert sent == [*talk[:2], user_message("[Summary of 19 earlier messages]\nIt went well."), *talk[-20:]]
 
 
+@pytest.mark.seed("A-18", "A-19", "A-21", "A-22", "A-23")
+@pytest.mark.parametrize("summary", ["It went well.", None])
+async def test_co_cli_leaves_its_marker_alone_if_the_first_run_is_longer_than_the_window_has_room_for(
+    summary: str | None,
+) -> None:
+    def marked(count: int) -> JsonMessage:
+        static = f"[Earlier conversation trimmed — {count} messages removed to stay within context budget]"
+        return user_message(f"[Summary of {count} earlier messages]\n{summary}" if summary else static)
+
+    steps = [message for number in range(13) for message in tool_turn(number)[1:3]]
+    first_run = [user_message("start"), *steps, assistant_message("done")]
+    session, talk = await open_session(CO_CLI, summary=summary), [*first_run, *chatted(14), user_message("now")]
+
+    assert await ask(session, talk) == [*first_run, marked(9), *talk[-20:]]
+    assert await ask(session, talk) == [*first_run, marked(9), *talk[-20:]]
+    talk += [assistant_message("sure"), user_message("next")]
+    assert await ask(session, talk) == [*first_run, marked(3), *talk[-20:]]
+    happened = [event.KIND for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+    assert len(happened) == 2
+
+
 @pytest.mark.seed("A-17", "A-19", "A-20", "A-22")
 async def test_co_cli_counts_the_items_of_one_response_as_one_message() -> None:
     def turn(number: int) -> list[JsonMessage]:

@@ -102,6 +102,15 @@ class CoCliCompaction(CompactionRule):
         if window is None:
             return NO_STEPS
         projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
+        staying = {
+            None,
+            *plan_input.situation.pins,
+            *(() if prompt is None else (projection.entries[prompt].position,)),
+        }
+        middle = [plan_input.entries[index] for index in window.dropped]
+        if all(entry.position in staying or entry.message.role == "system" for entry in middle):
+            # A long first run leaves the window above its limit: the marker stays until there is more to summarize.
+            return NO_STEPS
         is_inside = prompt is not None and prompt in window.dropped
         step = CompactSpan(
             span=Span(
