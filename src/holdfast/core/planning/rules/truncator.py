@@ -102,8 +102,8 @@ class BasicTruncator:
                 if index in gone or index in pinned or not is_removable:
                     continue
                 results = _result_messages(entries, index)
-                if max(results, default=0) >= prompt:
-                    # The newest prompt, or what follows it, answers these calls, and keeps its results.
+                if prompt in results:
+                    # The newest prompt answers these calls, and keeps its results.
                     continue
                 # A prompt that also holds results stays without them.
                 pair = {index, *(one for one in results if not entries[one].message.is_prompt)} - gone
