@@ -445,6 +445,18 @@ def test_copilot_compacts_by_force_after_a_refusal_though_there_is_room_and_ther
     ]
 
 
+@pytest.mark.seed("C-19", "C-21")
+@pytest.mark.parametrize(("count", "starts"), [(3, 0), (4, 1)])
+def test_copilot_counts_no_system_text_among_its_four_messages(count: int, starts: int) -> None:
+    rule = PRESETS["copilot"].compaction
+    asked = planned("copilot", [system_message("be"), system_message("brief"), *dialogue(count)])
+    assert rule is not None
+
+    plan = rule.propose(replace(asked, message_tokens=80_000 - REPLY_OVERHEAD))
+
+    assert (len(plan.now), len(plan.later)) == (0, starts)
+
+
 @pytest.mark.seed("C-30")
 def test_copilot_leaves_a_twentieth_of_the_limit_free_when_it_removes_messages() -> None:
     truncator = PRESETS["copilot"].truncator
@@ -599,6 +611,31 @@ def test_the_oldest_half_of_complete_turns_goes_when_there_are_too_many() -> Non
 
     assert trim_cut(view(*messages), 20) == 0
     assert trim_cut(view(*messages, user_message("now")), 20) == 10 * 4
+
+
+@pytest.mark.seed("D-9")
+@pytest.mark.parametrize(("complete", "dropped"), [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (7, 3), (21, 10)])
+def test_half_of_an_odd_number_of_complete_turns_is_rounded_down(complete: int, dropped: int) -> None:
+    messages = [message for number in range(complete) for message in tool_turn(number)]
+
+    assert trim_cut(view(*messages, user_message("now")), complete) == dropped * 4
+
+
+@pytest.mark.seed("D-4", "D-13", "D-14")
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        (9, "50,001 tokens are more than 50,000: the oldest 2 turns were trimmed"),
+        (7, "50,001 tokens are more than 50,000, and there are fewer than 5 turns: each is reduced to its text"),
+    ],
+)
+def test_exactly_fifty_thousand_tokens_are_within_the_limit(messages: int, reason: str) -> None:
+    talk = [*tool_turn(0), *dialogue(messages)[2:]]
+    rule, asked = CowAgentCompaction(), planned("cowagent", talk)
+
+    plans = [rule.propose(replace(asked, message_tokens=tokens - REPLY_OVERHEAD)) for tokens in (50_000, 50_001)]
+
+    assert [plan.reasons for plan in plans] == [(), (reason,)]
 
 
 @pytest.mark.seed("D-14")
