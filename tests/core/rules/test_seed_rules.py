@@ -179,6 +179,24 @@ def test_a_window_has_a_head_a_dropped_middle_and_a_tail() -> None:
     assert plan_window(view(*dialogue(11)), 6) == CompactionWindow(range(2), range(2, 7), range(7, 11), 5)
 
 
+@pytest.mark.seed("A-20")
+@pytest.mark.parametrize(("limit", "tail"), [(1, 4), (8, 4), (9, 4), (10, 5), (11, 5), (41, 20)])
+def test_the_tail_is_half_of_the_limit_rounded_down_and_four_messages_at_least(limit: int, tail: int) -> None:
+    window = plan_window(view(*dialogue(60)), limit)
+
+    assert window is not None
+    assert window.tail == range(60 - tail, 60)
+
+
+@pytest.mark.seed("A-11")
+def test_an_output_of_exactly_the_threshold_stays_whole_in_a_request() -> None:
+    messages = [*tool_turn(0, "x" * 2_000), *tool_turn(1, "y" * 2_001), user_message("now")]
+
+    texts = [entry.message.results[0].text for entry in KeepHeads().apply(view(*messages)) if entry.message.results]
+
+    assert texts == ["x" * 2_000, "y" * 2_000 + "\n[…truncated, 2001 chars total]"]
+
+
 @pytest.mark.seed("A-19")
 def test_the_head_ends_with_the_first_answer_in_words() -> None:
     first_run = [
