@@ -110,6 +110,23 @@ async def test_co_cli_leaves_its_marker_alone_if_the_first_run_is_longer_than_th
     assert len(happened) == 2
 
 
+@pytest.mark.seed("A-22")
+async def test_co_cli_leaves_its_marker_alone_if_only_a_pinned_exchange_stands_beside_it() -> None:
+    steps = [message for number in range(15) for message in tool_turn(number)[1:3]]
+    first_run = [user_message("start"), *steps, assistant_message("done")]
+    pinned = tool_turn(20)
+    session, talk = await open_session(CO_CLI), [*first_run, *pinned, *chatted(14), user_message("now")]
+    await session.record(talk)
+    await session.pin(len(first_run) + 1)
+
+    sent = await ask(session, talk)
+
+    assert [message["content"] for message in sent if "Summary of" in str(message["content"])] == [
+        "[Summary of 12 earlier messages]\nIt went well."
+    ]
+    assert [message in sent for message in pinned] == [False, True, True, False]
+
+
 @pytest.mark.seed("A-17", "A-19", "A-20", "A-22")
 async def test_co_cli_counts_the_items_of_one_response_as_one_message() -> None:
     def turn(number: int) -> list[JsonMessage]:

@@ -102,13 +102,12 @@ class CoCliCompaction(CompactionRule):
         if window is None:
             return NO_STEPS
         projection, prompt = plan_input.projection, plan_input.projection.newest_prompt
-        staying = {
-            None,
-            *plan_input.situation.pins,
-            *(() if prompt is None else (projection.entries[prompt].position,)),
-        }
-        middle = [plan_input.entries[index] for index in window.dropped]
-        if all(entry.position in staying or entry.message.role == "system" for entry in middle):
+        entries = plan_input.entries
+        staying = {prompt, *pinned_exchanges(entries, plan_input.situation.pins)}
+        if all(
+            index in staying or entries[index].position is None or entries[index].message.role == "system"
+            for index in window.dropped
+        ):
             # A long first run leaves the window above its limit: the marker stays until there is more to summarize.
             return NO_STEPS
         is_inside = prompt is not None and prompt in window.dropped
