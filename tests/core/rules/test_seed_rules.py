@@ -598,14 +598,14 @@ def test_a_message_of_the_user_that_only_answers_calls_begins_no_turn() -> None:
 def test_what_is_written_beside_a_result_begins_no_turn() -> None:
     wire = format_named("anthropic-messages")
     long = "x" * 30_000
-    messages = [
+    messages: list[Any] = [
         {"role": "user", "content": "look"},
         *anthropic_step("a", "remember the rules", output=long),
         *anthropic_step("b", f"stop, {long}", output=long),
     ]
     entries = [Entry(wire.decode(native, index), index) for index, native in enumerate(messages)]
 
-    emergency = [wire.encode(entry.message) for entry in Emergency().shrink(entries)]
+    emergency: list[Any] = [wire.encode(entry.message) for entry in Emergency().shrink(entries)]
 
     assert turn_ranges(entries) == [range(5)]
     assert KeepEnds().apply(entries) == entries
