@@ -3,6 +3,7 @@
 import json
 import sys
 from enum import StrEnum
+from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,27 @@ def test_a_hash_is_made_of_pythons_sorted_ascii_encoding(value: object) -> None:
         return
 
     assert encode_canonical_json(value) == expected
+
+
+@pytest.mark.parametrize("text", ["où est la clé – là ", "привет, мир: как дела? ", "漢字 a 仮名 b ", "👩‍👧 ok "])
+def test_a_hash_of_a_long_text_in_any_script_takes_no_call_for_each_of_its_words(text: str) -> None:
+    def calls(repeats: int) -> int:
+        count = 0
+
+        def note(_: FrameType, event: str, __: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(note)
+        try:
+            encode_canonical_json({"role": "user", "content": text * repeats})
+        finally:
+            sys.setprofile(None)
+        return count
+
+    encode_canonical_json(text)  # loads the encoder
+
+    assert calls(1_000) == calls(1)
 
 
 @given(VALUES)

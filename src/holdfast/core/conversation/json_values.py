@@ -7,7 +7,6 @@ Stored bytes and hashes are those of Python's own encoder. orjson writes the sam
 it encodes every value for which that is certain.
 """
 
-import codecs
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -197,8 +196,6 @@ MAX_CHAR_BYTES = 12
 """How many bytes Python's encoder writes at most for a character, and for the marks of an object or of one pair."""
 MAX_CONTAINERS = 100_000
 """A value with more lists and objects is left to Python's encoder; a value that contains itself has no end of them."""
-ESCAPE_ERRORS = "holdfast-json-escape"
-"""The name of an error handler that writes what is not ASCII as JSON escapes."""
 _encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
 _encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
 
@@ -218,10 +215,9 @@ def encode_json(value: object) -> bytes:
 def encode_canonical_json(value: object) -> bytes:
     """Return a value in the encoding that is hashed: sorted keys, no spaces, ASCII."""
     encoded = _encode_alike(cast("Json", value), _orjson()[1])
-    if encoded is None:
+    # orjson escapes only what is ASCII. Python's encoder escapes the rest faster than what orjson wrote can be escaped.
+    if encoded is None or not encoded.isascii():
         return _encode_sorted(value).encode()
-    if not encoded.isascii():
-        encoded = encoded.decode().encode("ascii", ESCAPE_ERRORS)
     return encoded.replace(b"\x7f", b"\\u007f")
 
 
@@ -282,14 +278,3 @@ def _with_copied_texts(value: Json) -> Json:
     if isinstance(value, dict):
         return {name: _with_copied_texts(inner) for name, inner in value.items()}
     return [_with_copied_texts(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Return the JSON escapes of the characters that an encoder could not write, and where they end."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    units = error.object[error.start : error.end].encode("utf-16-be").hex("-", 2)
-    return "\\u" + units.replace("-", "\\u"), error.end
-
-
-codecs.register_error(ESCAPE_ERRORS, _escape)
