@@ -282,6 +282,39 @@ async def test_no_loop_of_a_step_runs_over_the_history() -> None:
     assert long["Projection.tail_start"] > 0
 
 
+REPAIRED_STEPS: dict[str, Callable[[int], list[JsonMessage]]] = {
+    "a call with the id of all others": lambda number: [
+        tool_call_message("call_0"),
+        tool_result_message("call_0", f"{number:04} boats"),
+    ],
+    "an unanswered call": lambda number: [
+        user_message(f"question {number:04}"),
+        tool_call_message(f"call_{number:04}"),
+    ],
+}
+
+
+@pytest.mark.parametrize("step", REPAIRED_STEPS.values(), ids=REPAIRED_STEPS)
+async def test_a_request_whose_messages_are_all_repaired_takes_linear_work(
+    step: Callable[[int], list[JsonMessage]],
+) -> None:
+    async def lines_after(length: int) -> int:
+        async with Session.open("one", store=MemoryStore(), model="gpt-5") as session:
+            await session.record([user_message("go on, " * 1_000)])  # until then, threads count the tokens
+            for number in range(length):
+                await session.record(step(number))
+            await session.record([user_message("go on")])
+            await session.prepare(BUDGET)
+            await session.record([*step(length), user_message("go on")])
+            with lines_of_the_package() as done:
+                await session.prepare(BUDGET)
+        return done.total()
+
+    short, long = await lines_after(15), await lines_after(150)
+
+    assert long < 10 * short
+
+
 async def take_turn(session: Session, number: int) -> None:
     await session.record([user_message(f"question {number}")])
     await session.prepare(BUDGET)

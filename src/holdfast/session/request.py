@@ -3,6 +3,7 @@
 import hashlib
 import json
 import operator
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
@@ -382,6 +383,12 @@ class ViewPieces:
         self._entries: list[Entry] = []
         self._pieces: list[Mapping[str, object]] = []
         self._visible_stop = 0
+        self._indexed = 0
+        """How many visible entries the two below know; they are asked only after a view has left one out."""
+        self._recorded_at: dict[int, int] = {}
+        """By the position of a recorded message, its index among the visible entries."""
+        self._made_at: list[int] = []
+        """The indices of the visible entries that were made, such as summaries."""
 
     def all_visible(self, view: View) -> tuple[Mapping[str, object], ...]:
         """Return the pieces of a view that has all visible entries, as they are."""
@@ -418,7 +425,7 @@ class ViewPieces:
                     self._pieces.append(piece)
                 start, index = run + ahead, run
                 continue
-            later = _later_index(entries[index], visible, start, is_stripped=is_stripped)
+            later = self._later_index(entries[index], start, is_stripped=is_stripped)
             if later is not None:
                 start = later
                 continue
@@ -427,19 +434,26 @@ class ViewPieces:
         self._entries, self._visible_stop = entries, start
         return tuple(self._pieces)
 
+    def _later_index(self, entry: Entry, start: int, *, is_stripped: bool) -> int | None:
+        """Return where a visible entry that is sent comes from, at or after an index."""
+        visible = self.projection.entries
+        for index in range(self._indexed, len(visible)):
+            position = visible[index].position
+            if position is None:
+                self._made_at.append(index)
+            else:
+                self._recorded_at[position] = index
+        self._indexed = len(visible)
+        if entry.position is None:
+            candidates = self._made_at[bisect_left(self._made_at, start) :]
+        else:
+            candidates = [self._recorded_at.get(entry.position, -1)]
+        return next(
+            (at for at in candidates if at >= start and _is_same(entry, visible[at], is_stripped=is_stripped)), None
+        )
+
 
 def _is_same(entry: Entry, other: Entry, *, is_stripped: bool) -> bool:
     if entry.position != other.position or entry.message.repair_notes != other.message.repair_notes:
         return False
     return entry.message == (other.message.without_thinking() if is_stripped else other.message)
-
-
-def _later_index(entry: Entry, visible: Sequence[Entry], start: int, *, is_stripped: bool) -> int | None:
-    """Return where a visible entry that is sent comes from, at or after an index; visible positions ascend."""
-    for index in range(start, len(visible)):
-        position = visible[index].position
-        if position is not None and entry.position is not None and position > entry.position:
-            return None
-        if position == entry.position and _is_same(entry, visible[index], is_stripped=is_stripped):
-            return index
-    return None
