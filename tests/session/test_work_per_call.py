@@ -236,6 +236,72 @@ async def test_one_very_long_message_is_encoded_and_indexed_in_threads() -> None
     assert done["VocabularyCounter.count"] == done["index_text_of"] == done["_blob_content"] == 0
 
 
+LONG_MESSAGES: dict[str, JsonMessage] = {
+    "parts": user_message([{"type": "text", "text": f"part {number}"} for number in range(4_000)]),
+    "calls": {
+        "role": "assistant",
+        "content": [
+            {"type": "tool_use", "id": f"call_{number}", "name": "look", "input": {"at": number}}
+            for number in range(4_000)
+        ],
+    },
+    "arguments": {
+        "role": "assistant",
+        "content": [
+            {"type": "tool_use", "id": "one", "name": "save", "input": {"rows": [{"at": n} for n in range(4_000)]}}
+        ],
+    },
+}
+LONG_MESSAGE_OPERATIONS: dict[str, Callable[[Session, JsonMessage], Awaitable[object]]] = {
+    "open": lambda session, _: reopen(session),
+    "prepare": lambda session, _: session.prepare(BUDGET),
+    "record": lambda session, message: session.record([message]),
+    "sync": lambda session, message: session.sync([user_message("go on"), message, user_message("more")]),
+    "fork": lambda session, _: session.fork("other"),
+    "messages": lambda session, _: session.messages(),
+}
+
+
+@pytest.mark.parametrize("operation", LONG_MESSAGE_OPERATIONS.values(), ids=LONG_MESSAGE_OPERATIONS)
+@pytest.mark.parametrize("message", LONG_MESSAGES.values(), ids=LONG_MESSAGES)
+async def test_no_step_of_the_event_loop_goes_through_a_long_message(
+    message: JsonMessage, operation: Callable[[Session, JsonMessage], Awaitable[object]], tmp_path: Path
+) -> None:
+    ids = [part["id"] for part in message["content"] if part["type"] == "tool_use"]
+    results = [{"type": "tool_result", "tool_use_id": call_id, "content": "so"} for call_id in ids]
+    store = f"sqlite:///{tmp_path / 'log.db'}"
+    async with Session.open("long", store=store, model="claude-opus-4-5", format="anthropic") as session:
+        await session.record([user_message("go on"), message])
+        if results:
+            await session.record([user_message(results)])
+        with calls_of_each_step() as steps:
+            await operation(session, message)
+
+    assert max(steps) < MOST_CALLS_OF_A_STEP
+
+
+async def test_a_long_text_of_few_tokens_is_compacted_in_a_thread() -> None:
+    async with Session.open("long", store=MemoryStore(), model="gpt-5") as session:
+        await session.record([user_message("go on"), assistant_message("." * 100_000), user_message("more")])
+        await session.prepare(BUDGET)
+        await session.record([assistant_message("so"), user_message("and more")])
+        with calls_on_this_thread() as done:
+            request = await session.prepare(1_000)
+
+    assert request.receipt.compacted == (range(2),)
+    assert (done["view_of"], done["compaction_completed_event"]) == (1, 0)  # the view after the compaction is short
+
+
+async def test_many_tools_and_a_long_system_text_are_counted_in_a_thread() -> None:
+    async with Session.open("long", store=MemoryStore(), model="claude-opus-4-5", format="anthropic") as session:
+        await session.record([user_message("go on, " * 1_000)])  # until then, threads count the tokens
+        tools = [{"name": f"tool_{number}", "input_schema": {"type": "object"}} for number in range(1_000)]
+        with calls_on_this_thread() as done:
+            await session.prepare(BUDGET, system="be brief, " * 10_000, tools=tools)
+
+    assert done["VocabularyCounter.count"] == 0
+
+
 async def test_many_messages_whose_recording_was_cancelled_are_stored_once() -> None:
     talk = [user_message(f"line {number}") for number in range(1_000)]
     async with Session.open("many", store=MemoryStore(), model="gpt-5") as session:

@@ -57,7 +57,13 @@ from holdfast.session.arguments import (
 )
 from holdfast.session.calibration import UsageCalibrator
 from holdfast.session.compaction.compactor import CompactionOptions, Compactor
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, count_messages, plan_in_thread, record_in_thread
+from holdfast.session.heavy_work import (
+    MAX_INLINE_MESSAGES,
+    are_long,
+    count_messages,
+    plan_in_thread,
+    record_in_thread,
+)
 from holdfast.session.log.event_log import Clock, SessionLog, locked, other_format_error, retried
 from holdfast.session.log.records import encode_event
 from holdfast.session.overflow_retry import OverflowRetry
@@ -218,9 +224,9 @@ class Conversation:
                 for number, native in enumerate(natives)
             ], decoded
 
-        is_long = isinstance(messages, LIST_TYPES) and len(messages) > MAX_INLINE_MESSAGES
+        is_long = isinstance(messages, LIST_TYPES) and are_long(messages)
         events, decoded = await record_in_thread(read_messages) if is_long else read_messages()
-        await count_messages(decoded, counter_for(self._engine.model))
+        await count_messages(decoded, counter_for(self._engine.model), is_long=is_long)
         async with self._log.lock:
             history = self._log.history
             if history.version.states or history.session_state.sent_prefixes:
@@ -230,7 +236,7 @@ class Conversation:
                 await self._engine.calibrator.record_usage(billed, scope)
             if "assistant" in [message.role for message in decoded]:
                 self._engine.overflow_retry.reset(scope)
-            places = await self._log.append_messages(events, decoded)
+            places = await self._log.append_messages(events, decoded, is_long=is_long)
             if self.reads_ahead and self._builder.is_half_full(scope):
                 await self._builder.extend_ledger(scope)
             return places
@@ -427,7 +433,7 @@ class Conversation:
         natives = [native for _, native in await self.numbered_messages(scope=scope)]
         if self.shares_messages:
             return natives
-        is_long = len(natives) > MAX_INLINE_MESSAGES
+        is_long = are_long(natives)
         return await record_in_thread(partial(copied_json, natives)) if is_long else copied_json(natives)
 
     @retried

@@ -31,6 +31,7 @@ from holdfast.dataclass import dataclass
 from holdfast.errors import DelegationEndedError, HoldfastError, MalformedInputError, SettingsError, UnknownScopeError
 from holdfast.session.arguments import check_text
 from holdfast.session.conversation import Conversation, SessionEngine
+from holdfast.session.heavy_work import are_long
 from holdfast.session.log.event_log import SessionLog, locked, retried
 from holdfast.session.log.leases import HELD_HERE, has_owner_exited, new_owner_id
 from holdfast.text import lazy_pattern
@@ -339,7 +340,8 @@ class DelegateContext:
                 event = log.MessageAppended(
                     format=message_format.name, native=native, scope=started.scope, agent=started.agent
                 )
-                await self._log.append_messages([event], [message_format.decode(native, len(self._log.history))])
+                decoded = message_format.decode(native, len(self._log.history))
+                await self._log.append_messages([event], [decoded], is_long=are_long([native]))
         except BaseException:
             # The store may have the start nevertheless; without a live owner it counts as abandoned.
             HELD_HERE.discard(started.owner)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens, request_tokens
@@ -26,6 +26,8 @@ MAX_INLINE_CHARS = 64_000
 """Texts of this length are searched for words at once, in a few milliseconds."""
 MAX_INLINE_MESSAGES = 200
 """As many messages are decoded, or put into a view, at once."""
+MAX_INLINE_VALUES = 1_000
+"""JSON of as many values is decoded, hashed or copied at once, in a few milliseconds."""
 MAX_INLINE_TOKENS = 16_000
 """A request from a history of this size is planned at once, in a few milliseconds."""
 MAX_JOB_BYTES = 64_000
@@ -37,10 +39,31 @@ _running: set[asyncio.Future[object]] = set()
 """What the threads work on."""
 
 
-async def count_messages(messages: Sequence[Message], counter: Counter) -> None:
-    """Count messages; each keeps its count, so later calls of `message_tokens` return at once."""
-    are_many = len(messages) > MAX_INLINE_MESSAGES
-    sizes = await _run_in("counting", partial(_sizes_of, messages)) if are_many else _sizes_of(messages)
+def are_long(values: Sequence[object]) -> bool:
+    """Return whether JSON values, such as messages, are so many or so long that a thread should read them."""
+    if len(values) > MAX_INLINE_MESSAGES:
+        return True
+    chars = 0
+    pending: list[Any] = [*values]
+    for value in pending:
+        if type(value) is str:
+            chars += len(value)
+        elif type(value) is dict:
+            pending += value.values()
+        elif type(value) is list:
+            pending += value
+        if chars > MAX_INLINE_CHARS or len(pending) > MAX_INLINE_VALUES:
+            return True
+    return False
+
+
+async def count_messages(messages: Sequence[Message], counter: Counter, *, is_long: bool = False) -> None:
+    """Count messages; each keeps its count, so later calls of `message_tokens` return at once.
+
+    With `is_long`, a thread measures them too.
+    """
+    is_long = is_long or len(messages) > MAX_INLINE_MESSAGES
+    sizes = await _run_in("counting", partial(_sizes_of, messages)) if is_long else _sizes_of(messages)
     total, counted = sum(sizes), _counted_bytes.get(counter.name, 0)
     if total > MAX_INLINE_BYTES:
         await _count_in_jobs(messages, sizes, counter)
@@ -66,6 +89,11 @@ async def _count_in_jobs(messages: Sequence[Message], sizes: Sequence[int], coun
         if job_bytes >= MAX_JOB_BYTES or message is messages[-1]:
             await _run_in("counting", lambda job=job: [message_tokens(one, counter) for one in job])
             job, job_bytes = [], 0
+
+
+async def count_in_thread(action: Callable[[], T]) -> T:
+    """Return the result of an action that tokenizes a long text."""
+    return await _run_in("counting", action)
 
 
 async def plan_in_thread(action: Callable[[], T]) -> T:

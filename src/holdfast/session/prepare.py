@@ -52,6 +52,8 @@ from holdfast.session.heavy_work import (
     MAX_INLINE_CHARS,
     MAX_INLINE_MESSAGES,
     MAX_INLINE_TOKENS,
+    are_long,
+    count_in_thread,
     count_messages,
     plan_in_thread,
     record_in_thread,
@@ -217,8 +219,8 @@ class RequestBuilder:
         """By scope and model, the budget of the last request that no rejection made smaller."""
         self.prompt_limits: dict[str | None, int] = {}
         """By model, the largest prompt that the provider accepts, if the caller has named it."""
-        self._are_many_new = False
-        """Whether many messages were not in the last request, so that a thread prepares this one."""
+        self._are_new_long = False
+        """Whether many or long messages were not in the last request, so that a thread prepares this one."""
         self._extras_counter = ExtrasCounter()
         self._resolved_budget: tuple[tuple[object, ...], Budget] | None = None
         """The budget of the last request, with what it was resolved from."""
@@ -274,21 +276,30 @@ class RequestBuilder:
                 del reasons[known_reasons:]
 
     async def _read_new_messages(self, options: RequestOptions) -> None:
-        """Count new messages, and put them into the projection if they are many. Caller must hold the lock."""
+        """Count new messages, and put them into the projection if they are many or long. Caller must hold the lock."""
         history, counter, pieces = self._log.history, counter_for(options.model), self._pieces.get(options.scope)
         projection, known = pieces.projection if pieces else None, 0
         # After a change of the context, or for another model, a projection is made anew.
         if projection is not None and projection.counter is counter and projection.context.version is history.version:
             known = projection.context.length
-        self._are_many_new = history.entries.length - known > MAX_INLINE_MESSAGES
-        if self._are_many_new:
+        self._are_new_long = history.entries.length - known > MAX_INLINE_MESSAGES or self._log.long_until > known
+        if self._are_new_long:
             uncounted = await plan_in_thread(partial(history.uncounted_messages, counter, options.scope))
         else:
             uncounted = history.uncounted_messages(counter, options.scope)
         if uncounted:
-            await count_messages(uncounted, counter)
-        if self._are_many_new:
+            await count_messages(uncounted, counter, is_long=self._are_new_long)
+        if self._are_new_long:
             await plan_in_thread(partial(history.projection, counter, options.scope))
+        if not known:  # the first request, or one for another model
+            await self._count_extras(options)
+
+    async def _count_extras(self, options: RequestOptions) -> None:
+        """Count system text and tools, in a thread if they are long."""
+        counter, scope = counter_for(options.model), options.scope
+        extras = options.extras or self._log.history.session_state.extras_for(scope)
+        if are_long([extras.system, *extras.tools]):
+            await count_in_thread(partial(self._extras_counter.tokens, scope, extras, counter))
 
     def forget_scope(self, scope: str) -> None:
         """Forget the last request of an agent that will make no more."""
@@ -379,6 +390,7 @@ class RequestBuilder:
         policy = self._compactor.policy
         if changes := _changed_options(self._log.history, options):
             await self._log.append(*changes)
+            await self._count_extras(options)
         if self._log.history.session_state.running_compaction is not None:
             await self._compactor.end_stale_run()
         calibration = await self._calibrator.calibration(options.served_model)
@@ -426,7 +438,9 @@ class RequestBuilder:
 
     def _is_planned_in_thread(self, plan_input: PlanInput) -> bool:
         """Return whether a view takes long; the user's functions run where the user calls us, however long it takes."""
-        is_long = self._are_many_new or plan_input.tokens > max(MAX_INLINE_TOKENS, plan_input.situation.limit)
+        is_long = self._are_new_long or (
+            plan_input.tokens > plan_input.situation.limit and _is_long_to_plan(plan_input)
+        )
         return is_long and self.processors == NO_PROCESSORS
 
     def is_half_full(self, scope: str) -> bool:
@@ -469,7 +483,7 @@ class RequestBuilder:
             return may_wait
         elif rule is not None:
             made = partial(compaction_completed_event, step, rule, plan_input)
-            event = made() if plan_input.tokens <= MAX_INLINE_TOKENS else await plan_in_thread(made)
+            event = await plan_in_thread(made) if _is_long_to_plan(plan_input) else made()
             await self._compactor.observers.record_completed(replace(event, reason=reason), with_next=True)
         return False
 
@@ -481,7 +495,8 @@ class RequestBuilder:
         prefix: dict[str, str] = {}
         if situation.binds_thinking:
             extras = {"system": options.system, "tools": options.tools}
-            view, prefix_hash, extras_hash = bind_thinking(view, plan_input, self._log.prefix_hashes, **extras)
+            bind = partial(bind_thinking, view, plan_input, self._log.prefix_hashes, **extras)
+            view, prefix_hash, extras_hash = await plan_in_thread(bind) if self._are_new_long else bind()
             prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
         history, projection = self._log.history, plan_input.projection
@@ -489,8 +504,9 @@ class RequestBuilder:
         is_whole = view.entries is plan_input.entries and self._compactor.policy.outputs is None
         source, known = projection if is_whole else None, self._encoded.get(scope)
         encode = partial(encode_view, view.entries, source, history, self._log.message_hashes, known)
-        encoded = self._encoded[scope] = await plan_in_thread(encode) if self._are_many_new else encode()
-        request = request_of(
+        encoded = self._encoded[scope] = await plan_in_thread(encode) if self._are_new_long else encode()
+        make_request = partial(
+            request_of,
             view,
             encoded,
             plan_input,
@@ -499,6 +515,7 @@ class RequestBuilder:
             system=options.system,
             tools=options.tools,
         )
+        request = await plan_in_thread(make_request) if self._are_new_long else make_request()
         last = self.last_requests.get(scope)
         prefix_break = self._prefix_break(last, request, options)
         system, tools = _copied_extras(last, options)
@@ -558,7 +575,7 @@ class RequestBuilder:
         An edit reaches neither the log nor a later request. A copy that nobody has edited is used again.
         """
         copy = partial(self._copied_messages, scope, request.messages)
-        return request_with(request, await plan_in_thread(copy) if self._are_many_new else copy())
+        return request_with(request, await plan_in_thread(copy) if self._are_new_long else copy())
 
     def _copied_messages(self, scope: str, messages: list[object]) -> list[object]:
         known, copies = self._copies.get(scope, ([], []))
@@ -584,7 +601,7 @@ class RequestBuilder:
             )
             raise SettingsError("encode_body", problem)
         divide = partial(self._log.sent_bodies.pieces, scope, body, request.positions, native_at)
-        return (await plan_in_thread(divide) if self._are_many_new else divide()) or NO_BODY
+        return (await plan_in_thread(divide) if self._are_new_long else divide()) or NO_BODY
 
     def _prefix_break(
         self, last: SentRequest | None, request: Request, options: RequestOptions
@@ -606,6 +623,10 @@ class RequestBuilder:
             kind = "a compaction" if history.is_last_change_a_compaction else "a change of the context"
             reasons.insert(0, f"{kind} since the last request")
         return log.PrefixBreak(at=same, reason="; ".join(reasons) or "earlier messages were repaired or shortened anew")
+
+
+def _is_long_to_plan(plan_input: PlanInput) -> bool:
+    return plan_input.tokens > MAX_INLINE_TOKENS or plan_input.projection.text_bytes > MAX_INLINE_CHARS
 
 
 def _copied_extras(

@@ -54,7 +54,7 @@ from holdfast.session.calibration import ServedModel
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine, with_notes_and_hashes
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
-from holdfast.session.heavy_work import MAX_INLINE_MESSAGES, record_in_thread
+from holdfast.session.heavy_work import are_long, record_in_thread
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog
@@ -269,7 +269,8 @@ class Session(DelegatingConversation):
         native = message_format.encode(user(check_text("text", text), trust="memory"))
         event = log.MessageAppended(format=message_format.name, native=native, trust="memory")
         async with self._log.lock:
-            return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
+            decoded, is_long = message_format.decode(native, 0), are_long([native])
+            return (await self._log.append_messages([event], [decoded], is_long=is_long)).start
 
     @locked
     async def attach(self, name: str, text: str, *, format: str | None = None) -> int:  # noqa: A002
@@ -283,7 +284,8 @@ class Session(DelegatingConversation):
             raise SettingsError("name", f"{name!r:.60} is taken; choose another" if name else "must not be empty")
         native = message_format.encode(user(check_text("text", text), trust="attachment"))
         event = log.MessageAppended(format=message_format.name, native=native, trust="attachment", name=name)
-        return (await self._log.append_messages([event], [message_format.decode(native, 0)])).start
+        decoded, is_long = message_format.decode(native, 0), are_long([native])
+        return (await self._log.append_messages([event], [decoded], is_long=is_long)).start
 
     @locked
     async def sync(
@@ -311,7 +313,7 @@ class Session(DelegatingConversation):
             diff = sync_diff(fingerprints, known, sent, len(self.history), self._log.last_sent_length)
             return name, natives, decoded, diff, find_client_compaction(self.history, diff, decoded, known, compacted)
 
-        is_long = isinstance(messages, LIST_TYPES) and len(messages) > MAX_INLINE_MESSAGES
+        is_long = isinstance(messages, LIST_TYPES) and are_long(messages)
         name, natives, decoded, diff, found = await record_in_thread(compare) if is_long else compare()
         first_new = found.first_new if found else diff.first_new
         if found:
@@ -323,9 +325,9 @@ class Session(DelegatingConversation):
             events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
             return with_notes_and_hashes(self.history, events, decoded[first_new:])
 
-        is_long = len(natives) - first_new > MAX_INLINE_MESSAGES
-        events = await record_in_thread(new_events) if is_long else new_events()
-        return await self._log.append_messages(events, decoded[first_new:], must_be_current=True)
+        are_long_new = is_long and are_long(natives[first_new:])
+        events = await record_in_thread(new_events) if are_long_new else new_events()
+        return await self._log.append_messages(events, decoded[first_new:], is_long=are_long_new, must_be_current=True)
 
     async def record_side_call(
         self,

@@ -26,6 +26,8 @@ class Projection:
         """The tokens before each entry, and the total."""
         self.tokens = 0
         """The tokens of all entries."""
+        self.text_bytes = 0
+        """The size of all entries, in bytes of text: a token may have hundreds of them, as in a line of dots."""
         self.answered_tokens = 0
         """The tokens of all requests that were answered since the context last changed."""
         self.media_count = 0
@@ -127,8 +129,9 @@ class Projection:
         if scope is not None and scope != self.context.scope:
             self.has_other_scopes = True
         self.media_count += message.media_count
-        if (size := message_bytes(message)) > self.largest_bytes:
-            self.largest_bytes = size
+        size = message_bytes(message)
+        self.text_bytes += size
+        self.largest_bytes = max(self.largest_bytes, size)
         words, media = message_tokens(message, self.counter)
         if role == "system":
             self.system_tokens += words + media

@@ -37,7 +37,7 @@ from holdfast.errors import (
     UnknownSessionError,
     WrongEventLoopError,
 )
-from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, record_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, are_long, record_in_thread
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import RECORDS_PER_PAGE, StoredLog, encode_event
 from holdfast.session.log.sent_body import SentBodies
@@ -149,16 +149,6 @@ def other_format_error(known: str, given: str) -> SettingsError:
     )
 
 
-def _are_long(messages: Sequence[Message]) -> bool:
-    """Return whether messages are so many, or so long, that they are encoded and indexed in a thread."""
-    if len(messages) > MAX_INLINE_MESSAGES:
-        return True
-    chars = 0
-    for message in messages:
-        chars += message.chat_chars + message.outline.work_chars
-    return chars > MAX_INLINE_CHARS
-
-
 class SessionLog:
     """Holds one history and writes its log. Callers of the methods after `find_scope` must hold the lock."""
 
@@ -219,6 +209,8 @@ class SessionLog:
         """The last body of each agent."""
         self._log_positions = array("q")
         """The place of each message in the log."""
+        self.long_until = 0
+        """The position after the last message that is so long that threads read it, or came with so many others."""
         self._unconfirmed: dict[int, log.MessageAppended] = {}
         """Messages whose append failed, by their place in the log if the store has them nevertheless."""
         del self._one_write.events[:], self._one_write.records[:], self._one_write.entries[:]
@@ -313,7 +305,10 @@ class SessionLog:
                 except MalformedInputError as error:
                     self.damage.append(str(error))
 
-        await record_in_thread(apply) if len(timed_events) > MAX_INLINE_MESSAGES else apply()
+        natives = [event.native for _, event in timed_events if isinstance(event, log.MessageAppended)]
+        is_long = len(timed_events) > MAX_INLINE_MESSAGES or are_long(natives)
+        await record_in_thread(apply) if is_long else apply()
+        self.long_until = len(self.history) if is_long else self.long_until
         self.damage += self.stored.damage
         self.stored.damage = []
         self.events_read += len(timed_events)
@@ -337,7 +332,9 @@ class SessionLog:
             for place, event in messages.items():
                 self.history.load_message(places[place], event)
 
-        await record_in_thread(load) if len(messages) > MAX_INLINE_MESSAGES else load()
+        is_long = are_long([event.native for event in messages.values()])
+        self.long_until = max(self.long_until, *[at + 1 for at in places.values()]) if is_long else self.long_until
+        await record_in_thread(load) if is_long else load()
         if len(messages) < len(places):  # whoever needs them would ask for them again, without end
             await self._check_exists()
             problem = f"record {min(places.keys() - messages)} is no message any more; restore the store from a copy"
@@ -409,15 +406,19 @@ class SessionLog:
             raise ConcurrentWriteError(self.session)
 
     async def append_messages(
-        self, events: Sequence[log.MessageAppended], messages: Sequence[Message], *, must_be_current: bool = False
+        self,
+        events: Sequence[log.MessageAppended],
+        messages: Sequence[Message],
+        *,
+        is_long: bool,
+        must_be_current: bool = False,
     ) -> range:
-        """Record messages, and return their positions.
+        """Record messages, and return their positions. `is_long` is what `are_long` says of them.
 
         A failed or cancelled append may have reached the store; the same messages are then not recorded a second time.
         """
         if not events:
             return range(len(self.history), len(self.history))
-        are_long = _are_long(messages)
         for conflicts in range(MAX_CONFLICTS):
             if self._unconfirmed and (known := await self._already_appended(events)):
                 return known
@@ -425,15 +426,16 @@ class SessionLog:
             if self.history.format not in {None, events[0].format}:
                 raise other_format_error(str(self.history.format), events[0].format)
             start, log_position = self.history.entries.length, self.stored.length + len(self._one_write.records)
+            self.long_until = start + len(events) if is_long else self.long_until
             find_index = partial(self._index_entries, events, messages)
-            index = await record_in_thread(find_index) if are_long else find_index()
+            index = await record_in_thread(find_index) if is_long else find_index()
             if self._one_write.task is not None and self._is_deferring:  # mostly no task defers: one call less
                 self._defer(events, messages, index)
                 self._one_write.messages += zip(range(start, len(self.history)), events, strict=True)
                 return range(start, start + len(events))
             try:
                 if await self._try_append(
-                    events, messages, index, are_long=are_long, must_be_current=must_be_current, conflicts=conflicts
+                    events, messages, index, is_long=is_long, must_be_current=must_be_current, conflicts=conflicts
                 ):
                     places = range(start, start + len(events))
                     await self._after_append(places, events, may_save=True)
@@ -468,7 +470,8 @@ class SessionLog:
         With `may_save` no request waits, so that a conversation that was compacted may get a snapshot.
         """
         find_signals = partial(_signals_of, places, events)
-        signals = await record_in_thread(find_signals) if len(events) > MAX_INLINE_MESSAGES else find_signals()
+        is_long = bool(places) and self.long_until > places[0]
+        signals = await record_in_thread(find_signals) if is_long else find_signals()
         if signals:
             # The messages are recorded; without the observation nothing is missing.
             with suppress(StoreError):
@@ -535,7 +538,7 @@ class SessionLog:
         index: Sequence[IndexEntry] = (),
         *,
         times: Sequence[int] | None = None,
-        are_long: bool = False,
+        is_long: bool = False,
         must_be_current: bool = False,
         conflicts: int = 0,
     ) -> bool:
@@ -544,7 +547,7 @@ class SessionLog:
         `messages` are the decoded messages of the events, and `times` their times if they did not happen now. With
         `must_be_current` the events were decided on the current history, so the history checks them first.
         """
-        is_long = are_long or len(events) > MAX_INLINE_MESSAGES
+        is_long = is_long or len(events) > MAX_INLINE_MESSAGES
         if is_long:
             records = await record_in_thread(lambda: [*map(encode_event, events)])
         else:
@@ -576,7 +579,7 @@ class SessionLog:
         del write.events[:], write.records[:], write.entries[:]
         try:
             apply = partial(self._apply, events, time_ms, place, messages)
-            await record_in_thread(apply) if len(events) > MAX_INLINE_MESSAGES else apply()
+            await record_in_thread(apply) if is_long else apply()
             if self.history.entries.cached_count > self._cache_limit:
                 await self._evict()
         finally:  # if this is cancelled, the events are applied nevertheless
@@ -723,7 +726,7 @@ class SessionLog:
         events = [*past, log.Forked(parent=self.session, at=stop), *ended]
         times += [self.clock()] * (len(events) - len(past))
         if not await other._try_append(  # noqa: SLF001 - one log to another
-            events, index=words, times=times, are_long=True
+            events, index=words, times=times, is_long=True
         ):
             raise ConcurrentWriteError(other.session)
         await other._record_retention()  # noqa: SLF001 - one log to another
