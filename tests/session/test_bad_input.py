@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
-from holdfast.errors import StoreUnavailableError, UnknownSessionError
+from holdfast.errors import MalformedInputError, StoreUnavailableError, UnknownSessionError
 from holdfast.stores.base import JsonRecord, Store, expired_sessions
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import assistant_message, tool_call_message, tool_result_message, user_message
 from holdfast.testing.store_contract import NOW_MS
 
@@ -124,3 +125,17 @@ async def test_the_log_keeps_what_no_provider_accepts_and_a_request_has_a_replac
     sent = {"role": "assistant", "content": "on", "scores": [None, 1.5], "by": "half \ufffd"}
     assert recorded == [user_message("hi"), answer, user_message("go")]
     assert request.messages == [user_message("hi"), sent, user_message("go")]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": {"name": "user"}, "content": "hello"},
+        {"role": "user", "content": [{"type": ["text"], "text": "hello"}]},
+        {"role": "user", "content": "hello", "kind": ["request"], "parts": [[]]},
+    ],
+)
+async def test_a_first_message_whose_kind_is_no_text_is_refused_with_its_place(message: dict[str, object]) -> None:
+    async with Session.open("one", store=MemoryStore()) as session:
+        with pytest.raises(MalformedInputError, match=r"^messages\[0\]"):
+            await session.record([message])

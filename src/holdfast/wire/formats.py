@@ -59,14 +59,17 @@ def detect_format(messages: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _format_shown_by(native: Mapping[str, Any]) -> str | None:
     role, content = native.get("role"), native.get("content")
+    if not isinstance(role, str):
+        role = None  # a role of another type shows no format; the decoder says what is wrong with it
     if len(native) == 2 and isinstance(content, str):  # noqa: PLR2004 - a role and a text, as in most messages
         return OpenAIChat.name if role in {"tool", "function"} else None
     if is_list(native.get("parts")):
-        return PydanticAI.name if native.get("kind") in {"request", "response"} else "gemini"
+        return PydanticAI.name if native.get("kind") in ("request", "response") else "gemini"
     kind = native.get("type")
     if role in {"tool", "function"} or "tool_calls" in native:
         return OpenAIChat.name
-    types = {part.get("type") for part in content if is_mapping(part)} if is_list(content) else set[object]()
+    parts = filter(is_mapping, content) if is_list(content) else ()
+    types = {name for part in parts if isinstance(name := part.get("type"), str)}
     if (isinstance(kind, str) and kind != "message") or types & {"input_text", "output_text"}:
         return "openai-responses"
     return AnthropicMessages.name if types & ANTHROPIC_BLOCKS else None
