@@ -236,8 +236,8 @@ async def test_one_very_long_message_is_encoded_and_indexed_in_threads() -> None
     assert done["VocabularyCounter.count"] == done["index_text_of"] == done["_blob_content"] == 0
 
 
-LONG_MESSAGES: dict[str, JsonMessage] = {
-    "parts": user_message([{"type": "text", "text": f"part {number}"} for number in range(4_000)]),
+LONG_MESSAGES: dict[str, dict[str, Any]] = {
+    "parts": {"role": "user", "content": [{"type": "text", "text": f"part {number}"} for number in range(4_000)]},
     "calls": {
         "role": "assistant",
         "content": [
@@ -265,7 +265,7 @@ LONG_MESSAGE_OPERATIONS: dict[str, Callable[[Session, JsonMessage], Awaitable[ob
 @pytest.mark.parametrize("operation", LONG_MESSAGE_OPERATIONS.values(), ids=LONG_MESSAGE_OPERATIONS)
 @pytest.mark.parametrize("message", LONG_MESSAGES.values(), ids=LONG_MESSAGES)
 async def test_no_step_of_the_event_loop_goes_through_a_long_message(
-    message: JsonMessage, operation: Callable[[Session, JsonMessage], Awaitable[object]], tmp_path: Path
+    message: dict[str, Any], operation: Callable[[Session, JsonMessage], Awaitable[object]], tmp_path: Path
 ) -> None:
     ids = [part["id"] for part in message["content"] if part["type"] == "tool_use"]
     results = [{"type": "tool_result", "tool_use_id": call_id, "content": "so"} for call_id in ids]
@@ -273,7 +273,7 @@ async def test_no_step_of_the_event_loop_goes_through_a_long_message(
     async with Session.open("long", store=store, model="claude-opus-4-5", format="anthropic") as session:
         await session.record([user_message("go on"), message])
         if results:
-            await session.record([user_message(results)])
+            await session.record([{"role": "user", "content": results}])
         with calls_of_each_step() as steps:
             await operation(session, message)
 
