@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens, request_tokens
@@ -44,7 +44,7 @@ def are_long(values: Sequence[object]) -> bool:
     if len(values) > MAX_INLINE_MESSAGES:
         return True
     chars = 0
-    pending: list[Any] = [*values]
+    pending: list[object] = [*values]
     for value in pending:
         if type(value) is str:
             chars += len(value)
