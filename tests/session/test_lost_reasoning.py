@@ -95,7 +95,7 @@ async def test_no_request_of_a_session_asks_for_reasoning_that_it_lacks_and_each
         events = await session.events()
 
     assert [one.is_same for one in rebuilt_requests(events)] == [True] * 29
-    assert (repairs > 0) is (policy != "default")
+    assert (repairs > 0) is (policy not in {"default", "co-cli"})  # these two cut between responses
 
 
 async def test_an_answer_that_replaces_a_rewound_one_keeps_its_id() -> None:

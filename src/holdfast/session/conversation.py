@@ -200,7 +200,7 @@ class Conversation:
         and `cache_write_tokens`. It calibrates the token counts.
         """
         self._check_running()
-        scope = self._resolve_scope(scope)
+        scope = self.scope if isinstance(scope, OwnScope) else check_scope(scope)
         billed = None if usage is None else read_usage(usage)
 
         def read_messages() -> tuple[list[log.MessageAppended], list[Message]]:
@@ -298,7 +298,7 @@ class Conversation:
         self._check_running()
         engine = self._engine
         model = engine.model if model is None else check_model(model) or engine.model
-        scope = await self._find_scope(scope)
+        scope = self.scope if isinstance(scope, OwnScope) else await self._find_scope(scope)
         system, tools = check_extras(system, tools)
         self._builder.set_prompt_limit(model, max_prompt_tokens)
         options = RequestOptions(

@@ -397,7 +397,8 @@ class SessionLog:
         `index` holds what a search finds in messages among them. With `with_next` they are written with what this task
         appends next, if it is in `deferring_messages`.
         """
-        self._check_block()
+        if self._one_write.failure is not None:  # mostly there is none: one call less
+            self._check_block()
         if with_next and self._is_deferring:
             for event in events:
                 self.history.check(event)
