@@ -322,6 +322,17 @@ async def test_inkeep_without_a_summarizer_sends_at_most_eight_thousand_tokens_o
 
 
 @pytest.mark.seed("B-12")
+async def test_inkeep_without_a_summarizer_leaves_a_prompt_its_long_call_if_it_also_brings_the_result() -> None:
+    call, answer = anthropic_step("a", "and be quick")
+    call["content"] = [{**call["content"][0], "input": {"text": "b " * 9_000}}]
+    talk = [user_message("write"), call, answer]
+
+    sent = await ask(await open_session(INKEEP, summary=None), talk, format_name="anthropic-messages")
+
+    assert sent == [user_message("[Previous conversation history truncated - 1 earlier messages]"), call, answer]
+
+
+@pytest.mark.seed("B-12")
 def test_inkeep_falls_back_to_its_limits_when_the_summarizer_fails() -> None:
     history = recorded([*chatted(40), user_message("now")])
     window = history.projection(COUNTER).tokens * 2

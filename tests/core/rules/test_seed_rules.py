@@ -438,6 +438,19 @@ def test_a_prompt_that_also_answers_a_call_is_removed_like_a_prompt_and_never_if
     assert [wire.encode(entry.message) for entry in done.entries] == [expected[index] for index in left]
 
 
+@pytest.mark.seed("C-26", "C-27")
+def test_the_newest_prompt_keeps_all_results_of_the_calls_that_it_answers_also_those_in_earlier_messages() -> None:
+    wire = format_named("anthropic-messages")
+    calls, answers = zip(anthropic_step("a"), anthropic_step("b", "stop, do that instead"), strict=True)
+    batch = {"role": "assistant", "content": [block for call in calls for block in call["content"]]}
+    messages = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "x"}, batch, *answers]
+    entries = [Entry(wire.decode(native, index), index) for index, native in enumerate(messages)]
+
+    done = BasicTruncator().truncate(entries, limit=5, tools_tokens=0, tokens_of=flat(10))
+
+    assert [wire.encode(entry.message) for entry in done.entries] == messages[2:]
+
+
 @pytest.mark.seed("C-29", "C-35")
 def test_results_without_their_call_go_with_the_messages_that_are_removed_and_count_among_them() -> None:
     messages = [SYSTEM, tool_result_message("gone"), *OLD, PROMPT]

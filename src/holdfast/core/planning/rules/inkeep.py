@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import ClassVar
 
 from holdfast.core.conversation.cuts import pinned_exchanges, uncuttable_span
-from holdfast.core.conversation.messages import Entry, Message, user
+from holdfast.core.conversation.messages import Entry, EntryMessages, Message, user
 from holdfast.core.conversation.shorten import DEFAULT_ARTIFACT_TOKENS
 from holdfast.core.conversation.spans import Span
 from holdfast.core.history.events import Summary
@@ -244,6 +244,9 @@ def _newest_prompt(entries: Sequence[Entry]) -> int:
 
 
 def _always_kept(entries: Sequence[Entry], pins: frozenset[int]) -> frozenset[int]:
-    """Return the indices that no limit removes."""
+    """Return the indices that no limit removes; a prompt that also answers a call keeps that call."""
     systems = (index for index, entry in enumerate(entries) if entry.message.role == "system")
-    return frozenset({*systems, *pinned_exchanges(entries, pins), _newest_prompt(entries)})
+    if not entries:
+        return frozenset()
+    prompt = range(*uncuttable_span(EntryMessages(entries), _newest_prompt(entries)))
+    return frozenset({*systems, *pinned_exchanges(entries, pins), *prompt})

@@ -91,6 +91,14 @@ class BasicTruncator:
     ) -> list[int]:
         """Return the indices that stay after two passes over everything before the newest prompt, oldest first."""
         prompt = max((index for index, entry in enumerate(entries) if entry.message.is_prompt), default=0)
+        # The newest prompt may answer calls. All results of these calls stay, also those in messages before it.
+        ids = set(entries[prompt].message.outline.result_ids) if entries else set[str]()
+        answered = [
+            index
+            for index in range(prompt)
+            if ids.intersection(entries[index].message.outline.call_ids) and prompt in _result_messages(entries, index)
+        ]
+        staying = pinned.union(answered, *(_result_messages(entries, index) for index in answered))
         gone: set[int] = set()
         size = sum(tokens)
         for is_second in (False, True):
@@ -99,12 +107,9 @@ class BasicTruncator:
                 is_removable = message.role == "assistant" or (is_second and message.role == "user")
                 if size <= target:
                     break
-                if index in gone or index in pinned or not is_removable:
+                if index in gone or index in staying or not is_removable:
                     continue
                 results = _result_messages(entries, index)
-                if prompt in results:
-                    # The newest prompt answers these calls, and keeps its results.
-                    continue
                 # A prompt that also holds results stays without them.
                 pair = {index, *(one for one in results if not entries[one].message.is_prompt)} - gone
                 gone |= pair
