@@ -323,8 +323,9 @@ async def test_inkeep_without_a_summarizer_sends_at_most_eight_thousand_tokens_o
 
 @pytest.mark.seed("B-12")
 async def test_inkeep_without_a_summarizer_leaves_a_prompt_its_long_call_if_it_also_brings_the_result() -> None:
-    call, answer = anthropic_step("a", "and be quick")
-    call["content"] = [{**call["content"][0], "input": {"text": "b " * 9_000}}]
+    _, answer = anthropic_step("a", "and be quick")
+    use = {"type": "tool_use", "id": "a", "name": "look", "input": {"text": "b " * 9_000}}
+    call: JsonMessage = {"role": "assistant", "content": [use]}
     talk = [user_message("write"), call, answer]
 
     sent = await ask(await open_session(INKEEP, summary=None), talk, format_name="anthropic-messages")

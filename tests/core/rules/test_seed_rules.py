@@ -441,8 +441,9 @@ def test_a_prompt_that_also_answers_a_call_is_removed_like_a_prompt_and_never_if
 @pytest.mark.seed("C-26", "C-27")
 def test_the_newest_prompt_keeps_all_results_of_the_calls_that_it_answers_also_those_in_earlier_messages() -> None:
     wire = format_named("anthropic-messages")
-    calls, answers = zip(anthropic_step("a"), anthropic_step("b", "stop, do that instead"), strict=True)
-    batch = {"role": "assistant", "content": [block for call in calls for block in call["content"]]}
+    answers = [anthropic_step("a")[1], anthropic_step("b", "stop, do that instead")[1]]
+    uses = [{"type": "tool_use", "id": call_id, "name": "look", "input": {}} for call_id in ("a", "b")]
+    batch: JsonMessage = {"role": "assistant", "content": uses}
     messages = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "x"}, batch, *answers]
     entries = [Entry(wire.decode(native, index), index) for index, native in enumerate(messages)]
 
