@@ -23,7 +23,8 @@ from holdfast.apps.viewer.session_index import SessionIndexes
 from holdfast.core.conversation import repair
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning import receipt
-from holdfast.counters.vocabularies import VocabularyCounter
+from holdfast.core.recall.artifacts import large_results
+from holdfast.counters.vocabularies import VocabularyCounter, counter_for
 from holdfast.session import request
 from holdfast.session.maintenance.scrub import scrub
 from holdfast.stores.memory import MemoryStore
@@ -278,6 +279,24 @@ async def test_no_step_of_the_event_loop_goes_through_a_long_message(
             await operation(session, message)
 
     assert max(steps) < MOST_CALLS_OF_A_STEP
+
+
+async def test_listing_artifacts_counts_no_text_again_and_reads_no_more_names_than_it_lists() -> None:
+    text = "".join(f"src/part_{number}.py fails\n" for number in range(1_000))
+    results = [exchange(0)[1], tool_result_message("call_0", text)]
+    async with Session.open("large", store=MemoryStore(), model="gpt-5") as session:
+        await session.record([user_message("go on"), *results, assistant_message("so")])
+        with counted_operations() as done:
+            [artifact] = await session.artifacts()
+        entries = [session.history.entries[position] for position in range(1, 3)]
+        with calls_on_this_thread() as calls:
+            again = list(large_results(entries, 1_000, counter_for("gpt-5")))
+
+    names = ", ".join(f"src/part_{number}.py" for number in range(5))
+    assert artifact.findings == ("1,000 lines", f"names {names}")
+    assert again == [artifact]
+    assert done["texts tokenized"] == 0
+    assert calls["identifiers"] <= 6  # five names; some versions of Python call a generator once more to close it
 
 
 async def test_a_long_text_of_few_tokens_is_compacted_in_a_thread() -> None:

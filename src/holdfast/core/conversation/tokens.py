@@ -212,7 +212,7 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     words, media = MESSAGE_OVERHEAD + (counter.count(message.extra_fields_json) if message.extra_fields_json else 0), 0
     for part in message.parts:
         if isinstance(part, Text):
-            words += _text_tokens(part, counter)
+            words += text_tokens(part, counter)
         else:
             part_words, part_media = _part_tokens(part, counter)
             words += part_words
@@ -221,7 +221,7 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     return words, media
 
 
-def _text_tokens(part: Text, counter: Counter) -> int:
+def text_tokens(part: Text, counter: Counter) -> int:
     """Return the tokens of a text. Shortened and repaired messages share their texts, so it is counted once."""
     counts = part.counts
     for at in range(0, len(counts), 2):
@@ -245,7 +245,7 @@ def _counted(counter: Counter, *tokens: int) -> tuple[object, ...]:
 
 def _part_tokens(part: Part, counter: Counter) -> tuple[int, int]:
     if isinstance(part, Text):
-        return _text_tokens(part, counter), 0
+        return text_tokens(part, counter), 0
     if isinstance(part, Opaque):
         return (counter.count(part.text) if part.tokens is None else part.tokens) + part.encoded_tokens, 0
     if isinstance(part, Thinking):

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from holdfast.core.conversation.frames import neutralize
-from holdfast.core.conversation.messages import Entry, ToolCall, ToolResult
+from holdfast.core.conversation.messages import Entry, Text, ToolCall, ToolResult
 from holdfast.core.conversation.shorten import clip_text
-from holdfast.core.conversation.tokens import Counter
+from holdfast.core.conversation.tokens import Counter, text_tokens
 from holdfast.core.ledger.actions import call_outcome
 from holdfast.core.ledger.identifiers import argument_value, identifiers
 from holdfast.core.ledger.tool_calls import describe_call
@@ -76,7 +76,7 @@ def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -
             # A character costs at most four tokens, so most results need no counting.
             if 4 * len(result.text) <= min_tokens:
                 continue
-            tokens = counter.count(result.text)
+            tokens = _result_tokens(result, counter)
             if tokens > min_tokens:
                 call, position = calls.get(result.call_id), entry.position or 0
                 tool = call.name if call else "tool"
@@ -90,6 +90,12 @@ def large_results(entries: Iterable[Entry], min_tokens: int, counter: Counter) -
                     result.call_id,
                     tuple(_key_findings(call, result, position)),
                 )
+
+
+def _result_tokens(result: ToolResult, counter: Counter) -> int:
+    """Return the tokens of the texts of a result; of a single text, as of nearly all results, they are known."""
+    only = result.content[0] if len(result.content) == 1 else None
+    return text_tokens(only, counter) if isinstance(only, Text) else counter.count(result.text)
 
 
 def strip_artifact_references(text: str) -> str:
@@ -124,5 +130,15 @@ def _key_findings(call: ToolCall | None, result: ToolResult, position: int) -> I
     if not outcome.is_ok:
         yield f"{outcome}: {clip_to_line(outcome.error_text, FINDING_CHARS)}"
     yield f"{line_count(result.text):,} lines"
-    if names := list(dict.fromkeys(islice(identifiers(result.text), MAX_SCANNED_IDENTIFIERS)))[:MAX_ARTIFACT_NAMES]:
+    if names := _first_names(result.text):
         yield f"names {', '.join(names)}"
+
+
+def _first_names(text: str) -> list[str]:
+    """Return the first different names in a text. An output may begin with one name on many lines."""
+    names: dict[str, None] = {}
+    for name in islice(identifiers(text), MAX_SCANNED_IDENTIFIERS):
+        names[name] = None
+        if len(names) == MAX_ARTIFACT_NAMES:
+            break
+    return [*names]
