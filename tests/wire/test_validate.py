@@ -1,5 +1,7 @@
 """Each rule of each provider: broken, named and located."""
 
+from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -390,3 +392,24 @@ def test_a_shape_that_a_rule_cannot_read_is_refused_and_raises_nothing(provider:
     [violation] = validate([{"role": ["user"], "content": "hello"}], provider)
 
     assert violation == Violation("shape", "messages", "cannot be read: unhashable type: 'list'")
+
+
+DEEP_VALUE: list[Any] = reduce(lambda inner, _: [inner], range(3_000), [])
+MESSAGES_WITH_DEEP_VALUES: dict[str, Mapping[str, Any]] = {
+    "openai-chat": {"role": "tool", "tool_call_id": DEEP_VALUE, "content": "so"},
+    "openai-responses": {"type": "function_call", "call_id": DEEP_VALUE, "name": "look", "arguments": "{}"},
+    "anthropic": {"role": "user", "content": [{"type": DEEP_VALUE}]},
+    "gemini": {"role": "model", "parts": [{"functionCall": {"name": DEEP_VALUE}}]},
+    "mistral": {"role": "tool", "tool_call_id": DEEP_VALUE, "content": "so"},
+    "bedrock": {"role": "user", "content": [{"toolUse": {"toolUseId": DEEP_VALUE}}]},
+    "pydantic-ai": {"kind": "request", "parts": [{"part_kind": DEEP_VALUE}]},
+}
+
+
+@pytest.mark.parametrize(("provider", "message"), MESSAGES_WITH_DEEP_VALUES.items(), ids=MESSAGES_WITH_DEEP_VALUES)
+def test_a_value_that_is_nested_too_deep_is_refused_and_raises_nothing(
+    provider: str, message: Mapping[str, Any]
+) -> None:
+    violations = validate([message], provider)
+
+    assert Violation("shape", "messages", "cannot be read: a value is nested too deep") in violations

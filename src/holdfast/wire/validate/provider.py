@@ -56,3 +56,5 @@ def _violations_of(rule: ValidationRule, payload: Payload) -> list[Violation]:
     except (TypeError, AttributeError, KeyError, ValueError) as error:
         # A shape that makes a rule fail is not one that the provider reads.
         return [Violation("shape", "messages", f"cannot be read: {error}")]
+    except RecursionError:  # its message depends on the version of Python
+        return [Violation("shape", "messages", "cannot be read: a value is nested too deep")]
