@@ -254,6 +254,8 @@ LONG_MESSAGES: dict[str, dict[str, Any]] = {
     },
 }
 LONG_MESSAGE_OPERATIONS: dict[str, Callable[[Session, JsonMessage], Awaitable[object]]] = {
+    "export as a page": lambda session, _: export_page(Pages(SessionIndexes(session.store)), session.id, now_ms=0),
+    "show in the viewer": lambda session, _: Pages(SessionIndexes(session.store)).message(session.id, 1),
     "open": lambda session, _: reopen(session),
     "prepare": lambda session, _: session.prepare(BUDGET),
     "record": lambda session, message: session.record([message]),

@@ -7,6 +7,7 @@ of HTML or of HTTP.
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise, takewhile
 from typing import Literal, TypeAlias, cast
 
@@ -40,6 +41,7 @@ from holdfast.core.planning.situation import Prices
 from holdfast.core.recall.references import MAX_REFERENCE_DIGITS
 from holdfast.counters.models import find_model, prices_of
 from holdfast.errors import HoldfastError, MalformedInputError, NotInMemoryError, UnknownSessionError
+from holdfast.session.heavy_work import are_long, plan_in_thread
 from holdfast.session.log.sent_body import SentBody
 from holdfast.session.request import encode_extras, payload_hash
 from holdfast.stores.base import JsonRecord, SessionInfo, session_info
@@ -419,7 +421,13 @@ class Pages:
             loaded = await index.load(positions)
             changes = self._changes(index)
             context = self._context(index, request, loaded)
-            rows = tuple(self._rows(index, positions, loaded, changes=changes, context=context, max_chars=max_chars))
+
+            def make_rows() -> tuple[TranscriptRow, ...]:
+                made = self._rows(index, positions, loaded, changes=changes, context=context, max_chars=max_chars)
+                return tuple(made)
+
+            is_long = are_long([one.event.native for one in loaded.values()])
+            rows = await plan_in_thread(make_rows) if is_long else make_rows()
             state = request.state if request else index.history.session_state
             stop = positions[-1] + 1 if positions else start
             billed = sum(index.bills.usage.values(), log.Usage())
@@ -595,9 +603,9 @@ class Pages:
             loaded = (await index.load([position])).get(position)
             if loaded is None:
                 raise UnknownPageError(f"message #{position}", session)
-            value = message_value(
-                loaded.message, position, None, loaded, is_pinned=position in index.history.session_state.pins
-            )
+            is_pinned = position in index.history.session_state.pins
+            show = partial(message_value, loaded.message, position, None, loaded, is_pinned=is_pinned)
+            value = await plan_in_thread(show) if are_long([loaded.event.native]) else show()
             return MessagePage(
                 self._facts(index, info), value, loaded.event.native, loaded.event.format, index.message_count
             )

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 from holdfast.core.conversation.json_values import encode_json
@@ -24,6 +25,7 @@ from holdfast.core.history.snapshot import unpack_positions
 from holdfast.core.planning.change_receipt import ChangeReceipt, ContextChange, change_receipts
 from holdfast.counters.models import dollars_of
 from holdfast.errors import MalformedInputError, NotInMemoryError, StoreError, UnknownSessionError
+from holdfast.session.heavy_work import are_long, plan_in_thread
 from holdfast.session.log.records import StoredLog
 from holdfast.session.log.sent_body import SentBody, body_positions, is_whole_body, join_body
 from holdfast.session.log.session_snapshot import decode_snapshot
@@ -530,7 +532,9 @@ class SessionIndex:
             event = await self._stored.decode(stored)
             if isinstance(event, log.MessageAppended):
                 at = places[stored.position]
-                found[at] = self._loaded[at] = LoadedMessage(event, stored.time_ms, self._decode_message(at, event))
+                decode = partial(self._decode_message, at, event)
+                message = await plan_in_thread(decode) if are_long([event.native]) else decode()
+                found[at] = self._loaded[at] = LoadedMessage(event, stored.time_ms, message)
         while len(self._loaded) > MAX_LOADED_MESSAGES:
             gone, _ = self._loaded.popitem(last=False)
             self._measured.pop(gone, None)
