@@ -25,6 +25,7 @@ from holdfast.core.history.projection import Projection
 from holdfast.core.planning import receipt
 from holdfast.core.recall.artifacts import large_results
 from holdfast.counters.vocabularies import VocabularyCounter, counter_for
+from holdfast.errors import MalformedInputError
 from holdfast.session import request
 from holdfast.session.maintenance.scrub import scrub
 from holdfast.stores.memory import MemoryStore
@@ -299,6 +300,16 @@ async def test_listing_artifacts_counts_no_text_again_and_reads_no_more_names_th
     assert again == [artifact]
     assert done["texts tokenized"] == 0
     assert calls["identifiers"] <= 6  # five names; some versions of Python call a generator once more to close it
+
+
+@pytest.mark.parametrize("text", ["#12 ", "word "])
+async def test_a_recall_of_too_long_a_text_is_refused_before_it_is_read(text: str) -> None:
+    async with Session.open("long", store=MemoryStore(), model="gpt-5") as session:
+        with calls_on_this_thread() as done, pytest.raises(MalformedInputError) as refused:
+            await session.recall(text * 5_000)
+
+    assert str(refused.value) == "recall.query: must have at most 10,000 characters"
+    assert done["parse_references"] == 0
 
 
 async def test_a_long_text_of_few_tokens_is_compacted_in_a_thread() -> None:

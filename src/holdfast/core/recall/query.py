@@ -113,6 +113,7 @@ class RecallQuery:
         """Return the query for a line of text: references if it consists of them, else search words."""
         if not isinstance(text, str) or not text.strip():
             raise MalformedInputError("recall", EMPTY_QUERY)
+        _check_text("query", text)  # first: to look for references takes time in proportion to the text
         return cls(refs=text) if is_reference_text(text) else cls(query=text)
 
     @classmethod
