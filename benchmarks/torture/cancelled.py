@@ -61,6 +61,7 @@ OPERATIONS: Mapping[str, Callable[[Session], Awaitable[object]]] = {
     "prepare": lambda session: session.prepare(BUDGET, system="Be brief."),
     "retry": _retry_after_refusal,
     "compact": lambda session: session.compact(budget=BUDGET),
+    "compact_ahead": lambda session: session.compact_ahead(),
     "recompact": lambda session: session.recompact(budget=BUDGET),
     "draft": lambda session: session.preview(draft=True, budget=BUDGET),
     "undo": lambda session: session.undo(),

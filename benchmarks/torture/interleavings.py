@@ -37,6 +37,7 @@ KINDS: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "sync": {"keep": SHARE, "words": WORDS, "is_sent": st.booleans()},
     "prepare": {"budget": st.sampled_from([500, 1_000, 4_000]), "system": st.sampled_from(["", "Hi."])},
     "compact": {},
+    "compact_ahead": {},
     "clear": {},
     "rewind": {"to": SHARE},
     "undo": {},
@@ -184,6 +185,14 @@ class Programs:
         session = self.session(program, where)
         with contextlib.suppress(CompactionError, ModelAccessError, CannotFitError):
             self.do(session.compact(budget=1_000))
+        self.check_agreement(session)
+
+    def compact_ahead(self, program: int, where: float) -> None:
+        session = self.session(program, where)
+        before = len(self.do(session.receipts()))
+        done = self.do(session.compact_ahead())
+        # What another program has written since may be read, too, but nothing was compacted then.
+        assert done <= (len(self.do(session.receipts())) > before)
         self.check_agreement(session)
 
     def clear(self, program: int, where: float) -> None:

@@ -82,6 +82,7 @@ async def finish(exchange: Exchange, request: ClientRequest, text: str, number: 
     for name, event in stream_events(request.wire, ProviderReply(text), number):
         exchange.feed(event_bytes(name, event))
     await exchange.finish("complete", 200)
+    exchange.work_ahead(has_answer=True)
 
 
 async def messages(recorder: Recorder, session_id: str) -> list[object]:

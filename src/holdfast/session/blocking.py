@@ -189,6 +189,7 @@ class _BlockingConversation(Generic[AgentT]):
     retry = _waiting(DelegatingConversation.retry)
     interrupt = _waiting(DelegatingConversation.interrupt)
     compact = _waiting(DelegatingConversation.compact)
+    compact_ahead = _waiting(DelegatingConversation.compact_ahead)
     preview = _waiting(DelegatingConversation.preview)
     apply_preview = _waiting(DelegatingConversation.apply_preview)
     compact_with = _waiting(DelegatingConversation.compact_with)

@@ -36,6 +36,7 @@ from holdfast.counters.vocabularies import counter_for
 from holdfast.errors import (
     ArtifactTooLargeError,
     CompactionError,
+    ConcurrentWriteError,
     DelegationEndedError,
     MalformedInputError,
     ModelError,
@@ -255,6 +256,21 @@ class Conversation:
                 if self._builder.is_half_full(self.scope):  # a delegation may have ended meanwhile
                     await self._builder.extend_ledger(self.scope)
             await asyncio.sleep(0)
+
+    @retried
+    async def compact_ahead(self, *, endpoint: str | None = None) -> bool:
+        """Compact now if the next request would have to, and return whether that was done.
+
+        Call it when an answer is recorded and nobody waits: the next request then need not wait for a digest, unless
+        its prompt is longer than the last one. Nothing is done in the middle of a turn, where a model writes the
+        summaries, and under presets, which decide with each request. `endpoint` is that of the last request.
+        """
+        self._check_running()
+        try:
+            async with self._log.lock:
+                return await self._builder.compact_ahead(self.scope, check_endpoint(endpoint) or self._engine.endpoint)
+        except ConcurrentWriteError:
+            return False  # the next request decides
 
     def one_write(self) -> AbstractAsyncContextManager[None]:
         """Write the messages that are recorded inside together with the request that is prepared after them.

@@ -22,6 +22,7 @@ from holdfast.core.planning.plan import (
     after_open_round,
     has_open_round,
     make_plan,
+    plan_ahead,
     plan_input_of,
     usage_measured_event,
     view_of,
@@ -467,6 +468,27 @@ class RequestBuilder:
                 await record_in_thread(lambda: history.ledger(scope, stop))
             elif chars:
                 history.ledger(scope, stop)
+
+    async def compact_ahead(self, scope: str, endpoint: str | None) -> bool:
+        """Compact now if the next request would have to, and return whether that was done.
+
+        Caller must hold the lock. Raises `ConcurrentWriteError` if another writer was first: then it is too late.
+        """
+        last, policy = self.last_requests.get(scope), self._compactor.policy
+        rule = policy.compaction
+        if last is None or rule is None or not rule.compacts_ahead:
+            return False
+        options = self.with_last_budget(RequestOptions(model=last.model, endpoint=endpoint, scope=scope))
+        calibration = await self._calibrator.calibration(options.served_model)
+        plan_input = await self.current_plan_input(options, calibration)
+        if (planned := plan_ahead(plan_input, policy)) is None:
+            return False
+        ahead, step, reason = planned
+        made = partial(compaction_completed_event, step, rule, ahead)
+        event = await plan_in_thread(made) if _is_long_to_plan(ahead) else made()
+        if event.success:
+            await self._compactor.observers.record_completed(replace(event, reason=reason))
+        return event.success
 
     async def _apply_step(self, step: Step, plan_input: PlanInput, reason: str, *, may_wait: bool) -> bool:
         """Carry out a step, and return whether the request must first wait for a summary."""

@@ -431,6 +431,8 @@ class Relay:
             if call.response is not None and ended != "complete":
                 call.response.close()
         await self._finish(call, ended)
+        if exchange is not None:
+            exchange.work_ahead(has_answer=ended == "complete")
         if ended == "client_left":
             raise ClientLeftError
         if is_silent and not client.is_started:

@@ -27,6 +27,8 @@ MAX_FAILURES, MESSAGES_AFTER_FAILURES = 3, 20
 """After the first number of failures in a row, summaries pause until the second number of messages was recorded."""
 MAX_PLAN_ROUNDS = 3
 """The most plans for one request; the steps of the last plan are not carried out."""
+NEXT_PROMPT_FACTOR = 1.125
+"""How much longer than the last prompt the next one may be without a compaction in its request."""
 
 OPEN_ROUND_REASON = "a compaction waits until the running tool round ends, because the round's thinking would be lost"
 
@@ -72,6 +74,28 @@ def make_plan(plan_input: PlanInput, policy: Policy) -> Plan:
     return Plan(
         now, later, (*plan.reasons, "a compaction of these messages failed before, so it is not tried again yet")
     )
+
+
+def plan_ahead(plan_input: PlanInput, policy: Policy) -> tuple[PlanInput, CompactSpan, str] | None:
+    """Return the compaction that the next request would need, with the input for it and why; None if there is none.
+
+    The next prompt may be a little longer than the last one. Nothing is compacted in the middle of a turn, where a
+    model writes the summaries, and by a rule that decides with each request.
+    """
+    rule, projection, situation = policy.compaction, plan_input.projection, plan_input.situation
+    if rule is None or not rule.compacts_ahead or situation.has_summarizer or not len(projection):
+        return None
+    last, room = projection[-1], int(NEXT_PROMPT_FACTOR * plan_input.prompt_tokens)
+    budget, is_over = situation.budget, last.role == "assistant" and not last.outline.call_ids
+    if not is_over or not 0 < room < budget.tokens:
+        return None
+    smaller = replace(situation, budget=replace(budget, tokens=budget.tokens - room))
+    ahead = replace(plan_input, situation=smaller)
+    plan = make_plan(ahead, policy)
+    if len(plan.now) != 1 or not isinstance(step := plan.now[0], CompactSpan) or step.by != "digest":
+        return None
+    why = f"ahead of the next request, with room for a prompt like the last one ({room:,} tokens)"
+    return ahead, step, f"{why}: {'; '.join(plan.reasons)}"
 
 
 def _first_plan(plan_input: PlanInput, policy: Policy) -> Plan:

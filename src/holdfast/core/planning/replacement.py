@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress, pairwise
 from operator import mul
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from holdfast.core.conversation.frames import (
     ANSWERS_HEADING,
@@ -86,7 +86,7 @@ def most_informative(
     `sizes` are the tokens of each turn, and `factors` the weights of roles; other roles have the weight 1.
     """
     texts = [entry.message.text for entry in entries]
-    stems = _Stems()
+    stems = _Stems.shared()
     words = [_turn_words(text, stems) for text in texts]
     rarity = _Rarity(words)
     worth = [
@@ -104,12 +104,23 @@ def most_informative(
 
 
 class _Stems(dict[str, str]):
-    """The stems of words in ASCII, made when they are first needed: a conversation repeats most of its words."""
+    """The stems of words in ASCII, made when they are first needed: conversations repeat most of their words."""
+
+    MAX_KNOWN: ClassVar[int] = 1 << 15
+    _known: "ClassVar[_Stems | None]" = None
 
     def __init__(self) -> None:
         super().__init__()
         self.capitalized: set[str] = set()
         """The words that are names, unless they begin a sentence."""
+
+    @classmethod
+    def shared(cls) -> "_Stems":
+        """Return the stems that all compactions of this process share; they begin again when they are many."""
+        known = cls._known
+        if known is None or len(known) > cls.MAX_KNOWN:
+            known = cls._known = cls()
+        return known
 
     def __missing__(self, word: str) -> str:
         if "A" <= word <= "Z~" and len(word) >= MIN_NAME_CHARS:
@@ -124,10 +135,9 @@ class _Rarity:
     def __init__(self, turns: Sequence[Mapping[str, float]]) -> None:
         held, total = Tally(chain.from_iterable(turns)), len(turns)
         by_count = {count: math.log(1 + (total - count + 0.5) / (count + 0.5)) for count in {*held.values()}}
-        self._rarity = {word: by_count[count] for word, count in held.items()}
-        self._with_numbers = {
-            word: rarity * NAME_FACTOR if "0" <= word <= "9~" else rarity for word, rarity in self._rarity.items()
-        }
+        self._rarity = dict(zip(held, map(by_count.__getitem__, held.values()), strict=True))
+        numbers = [word for word in held if "0" <= word <= "9~"]
+        self._with_numbers = self._rarity | {word: self._rarity[word] * NAME_FACTOR for word in numbers}
 
     def information(self, words: Mapping[str, float], text: str) -> float:
         """Return the information in a turn: its words weighted by rarity, names and numbers above all."""
@@ -148,9 +158,10 @@ def _turn_words(text: str, stems: _Stems) -> dict[str, float]:
     found = dict.fromkeys(map(stems.__getitem__, tokens), 1.0)
     for mark in breaks:
         del found[mark]
-    for before, token in compress(pairwise(tokens), map(stems.capitalized.__contains__, tokens[1:])):
-        if before not in _BREAKS:
-            found[stems[token]] = NAME_FACTOR
+    if not spaced.islower():
+        for before, token in compress(pairwise(tokens), map(stems.capitalized.__contains__, tokens[1:])):
+            if before not in _BREAKS:
+                found[stems[token]] = NAME_FACTOR
     return found
 
 

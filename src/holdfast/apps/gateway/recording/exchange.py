@@ -129,8 +129,8 @@ class AnswerSink(Protocol):
         """Record an answer; None if there is none."""
         ...
 
-    def read_ahead(self) -> None:
-        """Start to extend the ledger if a compaction is near; the answer is stored, so nobody waits for this."""
+    def work_ahead(self, *, compacts: bool) -> None:
+        """Start what the next request would else wait for, if a compaction is near; the answer is stored."""
         ...
 
     async def answer_recall(self, exchange: "Exchange", answer: Answer, duration_ms: int) -> bytes | None:
@@ -163,8 +163,12 @@ class Exchange:
         self.has_recall = False
         """Whether calls of `recall` in the answer are for the gateway."""
         self.is_compacted = False
+        self.compacts_ahead = False
+        """Whether the conversation may be compacted for its next request when the answer is over."""
         self._wire: Wire = request.wire
         self._sink: AnswerSink | None = None
+        self._stored: AnswerSink | None = None
+        """Where the answer was recorded, until `work_ahead`."""
         self._sessions: OpenSessions | None = None
         self._copy = AnswerCopy(request.wire)
         self._started = monotonic()
@@ -238,8 +242,17 @@ class Exchange:
             if sink.opened.is_deleted:
                 return False  # on purpose, while the answer came: nothing of it is to be on record
             raise RecordingError(str(error)) from error
-        sink.read_ahead()
+        self._stored = sink
         return True
+
+    def work_ahead(self, *, has_answer: bool) -> None:
+        """Start what the next request would else wait for; the client has all that it gets of the answer.
+
+        A client that has not the whole answer may ask for it again, and the same request has the same bytes.
+        """
+        stored, self._stored = self._stored, None
+        if stored is not None:
+            stored.work_ahead(compacts=has_answer and self.compacts_ahead)
 
     async def give_up(self) -> None:
         """Let go of the session without an answer. Its next request no longer takes this one for running."""

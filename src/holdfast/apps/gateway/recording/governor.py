@@ -209,7 +209,7 @@ class Governor:
             )
 
         budget, compacts = choice.budget or self._budget, choice.compaction in {None, "auto"}
-        exchange.prepare_again = partial(prepare, budget)
+        exchange.prepare_again, exchange.compacts_ahead = partial(prepare, budget), compacts
         shrink: Shrink | None = partial(self._make_acceptable, exchange, agent_list, server)
         try:
             if wanted.compacts_now:

@@ -869,9 +869,22 @@ class _AgentSink:
         if self.agent_name == MAIN_AGENT and self.agent_list.chain.last_hash == asked:
             self.recorder.note_unanswered(self.reading, self.opened.id, asked)
 
-    def read_ahead(self) -> None:
+    def work_ahead(self, *, compacts: bool) -> None:
         if reading := self.agent_list.conversation.read_ahead():
-            self.recorder.sessions.start(reading)
+            self.opened.users += 1
+            self.recorder.sessions.start(self._work_ahead(reading, compacts=compacts))
+
+    async def _work_ahead(self, reading: Awaitable[None], *, compacts: bool) -> None:
+        opened, agent_list, sessions = self.opened, self.agent_list, self.recorder.sessions
+        try:
+            await reading
+            if not compacts or self.agent_name != MAIN_AGENT:
+                return
+            async with opened.lock:
+                if self.is_newest and not agent_list.in_flight and sessions.has(opened):
+                    await agent_list.conversation.compact_ahead(endpoint=self.reading.request.upstream)
+        finally:
+            await sessions.release(opened)
 
     async def answer_recall(self, exchange: Exchange, answer: Answer, duration_ms: int) -> bytes | None:
         return await self.recorder.answer_recall(exchange, self, answer, duration_ms)
@@ -892,7 +905,7 @@ class _SideSink:
         if answer is not None:
             await self.recorder.record_side_call(self, answer)
 
-    def read_ahead(self) -> None:
+    def work_ahead(self, *, compacts: bool) -> None:
         """A side call adds nothing to the conversation."""
 
     async def answer_recall(self, exchange: Exchange, answer: Answer, duration_ms: int) -> bytes | None:

@@ -95,6 +95,7 @@ class DefaultCompaction(CompactionRule):
     weighs_prices: ClassVar[bool] = True
     has_ledger: ClassVar[bool] = True
     waits_for_round: ClassVar[bool] = True
+    compacts_ahead: ClassVar[bool] = True
 
     soft_share: float = field(default=0.8, metadata=share_bounds())
     """From this share on a summary is requested, and a compaction happens once it pays."""

@@ -75,6 +75,8 @@ class CompactionRule:
     """Whether its replacement holds the ledger of the messages."""
     waits_for_round: ClassVar[bool] = False
     """Whether it waits for the end of a tool round whose thinking would be lost; systems with thresholds do not."""
+    compacts_ahead: ClassVar[bool] = False
+    """Whether a digest may be made when a turn is over, for a next prompt that would not fit; presets do not."""
     artifact_tokens: int = DEFAULT_ARTIFACT_TOKENS
     """The size above which a tool result is an artifact."""
 
