@@ -12,6 +12,7 @@ from holdfast.core.conversation.messages import (
     Content,
     Media,
     Message,
+    Opaque,
     Part,
     Role,
     Text,
@@ -39,6 +40,11 @@ from holdfast.wire.media import (
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 _ROLES_WITHIN: Mapping[str, Role] = {**ANTHROPIC_ROLES, "system": "user"}
 """Also of messages after the first: system text there follows a turn of the user and belongs to it."""
+COMPACTION_BLOCK = "compaction"
+"""The provider's own summary of everything before it, which it reads instead of that."""
+_TOOL_CHANGES = frozenset({"tool_addition", "tool_removal"})
+_SYSTEM_FIELDS = ("clear_at", "output_config")
+"""Fields that only a system message may have."""
 MAX_CACHE_MARKS = 4
 _TOOL_NAME = lazy_pattern(r"[a-zA-Z0-9_-]{1,128}")
 _THINKING_TYPES = ("thinking", "redacted_thinking")
@@ -78,13 +84,28 @@ class AnthropicMessages:
         trust = "system" if native.get("role") == "system" else TRUST_OF_ROLE[role]
         parts = place.decode_blocks(native.get("content"), trust, ".content", _part)
         extras = extra_fields(native, _FIELDS) + _extras(native.get("content"))
-        return Message(role, parts, native, parts, tuple(place.repair_notes), extras)
+        if not parts and trust == "system" and is_mapping(native.get("output_config")):
+            # A message may only change the effort. Without a part it would count as empty.
+            parts, extras = (Opaque("output_config", extras, trust, native),), ""
+        kept_role: Role = "system" if _is_fixed(parts) else role
+        return Message(kept_role, parts, native, parts, tuple(place.repair_notes), extras)
 
     def encode(self, message: Message) -> Mapping[str, Any]:
         if message.is_unedited and message.native is not None:
             return message.native
         native: Mapping[str, Any] = message.native or {"role": "user" if message.role == "tool" else message.role}
         return {**native, "content": _content_json(message.parts, native.get("content"))}
+
+
+def _is_fixed(parts: Sequence[Part]) -> bool:
+    """Return whether every later request needs a message: it replaces all before it, or changes the tools.
+
+    Such a message is treated as system text. An answer that continues after a compaction stays the model's.
+    """
+    kinds = [part.kind if isinstance(part, Opaque) else "" for part in parts]
+    return not _TOOL_CHANGES.isdisjoint(kinds) or (
+        bool(parts) and all(isinstance(part, Opaque) and part.is_fixed for part in parts)
+    )
 
 
 def _extras(content: Any) -> str:
@@ -216,7 +237,10 @@ def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath
     # The provider's own tools pair by id like others, and a result may come in a later answer than its use.
     use = str(block.get("id")) if kind.endswith("_tool_use") else ""
     result = str(block.get("tool_use_id")) if kind.endswith("_tool_result") else ""
-    return replace(opaque_block(kind, block, trust, place, path), server_use=use, server_result=result)
+    # A compaction that failed has no content, and the provider ignores it.
+    is_fixed = kind == COMPACTION_BLOCK and block.get("content") is not None
+    opaque = opaque_block(kind, block, trust, place, path)
+    return replace(opaque, server_use=use, server_result=result, is_fixed=is_fixed)
 
 
 def _result(block: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:
@@ -321,9 +345,21 @@ def place_system_messages(messages: Sequence[Mapping[str, Any]]) -> list[Mapping
         return [*messages]
     before, after = [None, *roles], [*roles[1:], "assistant"]
     return [
-        {**message, "role": "user"} if role == "system" and (previous, following) != ("user", "assistant") else message
+        _as_user(message) if role == "system" and (previous, following) != ("user", "assistant") else message
         for message, role, previous, following in zip(messages, roles, before, after, strict=False)
     ]
+
+
+def _as_user(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a system message as the user's, without the fields that only a system message may have."""
+    config = message.get("output_config")
+    placed = {**message, "role": "user"}
+    for name in _SYSTEM_FIELDS:
+        placed.pop(name, None)
+    if not placed.get("content"):
+        effort = config.get("effort") if is_mapping(config) else None
+        placed["content"] = f"[Setting of the conversation: effort {effort}]"
+    return placed
 
 
 def drop_excess_cache_marks(messages: Sequence[Mapping[str, Any]], allowed: int) -> list[Mapping[str, Any]]:

@@ -243,6 +243,8 @@ def measure_messages(
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
             message = decode(native, index)
             role, size, is_prompt = message.role, message_bytes(message), message.is_prompt
+            if role != "system" and message.outline.is_fixed:
+                measures.systems.append(index)
         measures.sizes.append(size + MESSAGE_OVERHEAD_BYTES)
         if role == "system":
             measures.systems.append(index)

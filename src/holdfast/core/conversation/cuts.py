@@ -89,8 +89,11 @@ def uncuttable_span(messages: MessageSequence, index: int) -> tuple[int, int]:
 
 
 def pinned_exchanges(entries: Sequence[Entry], pins: frozenset[int]) -> frozenset[int]:
-    """Return the indices that pins keep: each pinned exchange whole, because a call needs its result."""
-    found = [index for index, entry in enumerate(entries) if entry.position in pins]
+    """Return the indices that pins keep: each pinned exchange whole, because a call needs its result.
+
+    A message that replaces everything before it is kept like a pinned one.
+    """
+    found = [at for at, entry in enumerate(entries) if entry.position in pins or entry.message.outline.is_fixed]
     return frozenset(at for index in found for at in range(*uncuttable_span(EntryMessages(entries), index)))
 
 

@@ -90,6 +90,8 @@ class Opaque:
     """The id of the provider's own tool use that this answers, if it answers one."""
     is_final: bool = False
     """Whether nothing may follow it in a request."""
+    is_fixed: bool = field(default=False, repr=False)
+    """Whether every later request needs it, because the provider reads it in place of everything before it."""
     encoded_tokens: int = field(default=0, repr=False)
     """The estimated cost of encrypted or encoded data within the block, which the text leaves out."""
 
@@ -198,6 +200,8 @@ class MessageOutline(NamedTuple):
     """Whether what a provider runs itself begins in this message and ends in another, or the other way round."""
     is_final: bool = False
     """Whether nothing may follow the message in a request."""
+    is_fixed: bool = False
+    """Whether every later request needs the message, as it needs system text."""
 
 
 _TEXT_OUTLINE = MessageOutline(
@@ -256,6 +260,7 @@ class Message:
             has_earlier_caller,
             bool(server_uses or others or has_earlier_caller),
             any(isinstance(part, Opaque) and part.is_final for part in self.parts),
+            any(isinstance(part, Opaque) and part.is_fixed for part in self.parts),
         )
 
     @property

@@ -609,7 +609,7 @@ def _with_valid_ends(entries: list[Entry], repairs: list[Repair], pending: Seque
     if not pending and last == "assistant" and not _is_paused(entries):
         repairs.append(Repair(None, "put a user message after the last assistant turn"))
         entries = [*entries, CLOSING]
-    if entries[first].message.role != "user":
+    if entries[first].message.role != "user" and not entries[first].message.outline.is_fixed:
         repairs.append(Repair(None, "put a user message before the first assistant turn"))
         entries = [*entries[:first], OPENING, *entries[first:]]
     return entries

@@ -97,11 +97,11 @@ class Transcript:
         """Return a transcript of decoded messages, numbered by their index in `entries`."""
         transcript = cls((), reader, counter, [entry.position for entry in entries])
         transcript._entries = {index: Entry(entry.message, index) for index, entry in enumerate(entries)}
-        roles = [entry.message.role for entry in entries]
+        said = [entry.message for entry in entries]
         measures = MessageMeasures(
-            [MESSAGE_OVERHEAD_BYTES + message_bytes(entry.message) for entry in entries],
-            [index for index, role in enumerate(roles) if role == "user" and entries[index].position is not None],
-            [index for index, role in enumerate(roles) if role == "system"],
+            [MESSAGE_OVERHEAD_BYTES + message_bytes(message) for message in said],
+            [at for at, one in enumerate(said) if one.role == "user" and entries[at].position is not None],
+            [at for at, one in enumerate(said) if one.role == "system" or one.outline.is_fixed],
         )
         transcript._grow(measures, entries)
         return transcript
@@ -146,7 +146,7 @@ class Transcript:
         return self._prompts[number]
 
     def system_indices_before(self, index: int) -> list[int]:
-        """Return the indices of system messages before `index`."""
+        """Return the indices of messages before `index` that every request needs."""
         return self._systems[: bisect_left(self._systems, index)]
 
     def index_at_bytes(self, size_bytes: float, limit: int) -> int:

@@ -317,9 +317,10 @@ class Context:
         return filter(self.may_be_in_view, self._candidate_positions())
 
     def retained_positions(self) -> set[int]:
-        """Return the positions of the messages to keep in memory: those of the view and the neighbors of pins."""
-        pinned = self._pinned_positions(0, self.length) if self.pins else set[int]()
-        return {*self.needed_positions(), *(at - 1 for at in pinned), *(at + 1 for at in pinned)}
+        """Return the positions of the messages to keep in memory: those of the view, and neighbors of those kept."""
+        systems = self._system_positions(self.state.cleared_at, self.length)
+        kept = self._continued_exchanges(systems) | self._pinned_positions(0, self.length)
+        return {*self.needed_positions(), *(at - 1 for at in kept), *(at + 1 for at in kept)}
 
     def _candidate_positions(self) -> Iterator[int]:
         position = self.state.cleared_at
@@ -353,8 +354,9 @@ class Context:
         """Return the replacement of a span: its system messages, the replacement texts, and the kept messages."""
         span = compaction.span
         kept = [self.visible_entry(position) for position in self._kept_positions(span) if self.is_in_view(position)]
-        systems = [entry for entry in kept if entry.message.role == "system"]
-        others = [entry for entry in kept if entry.message.role != "system"]
+        leading = self._leading_positions(span.start, span.stop)
+        systems = [entry for entry in kept if entry.position in leading]
+        others = [entry for entry in kept if entry.position not in leading]
         texts = () if span.is_merged else compaction.replacement
         if texts and compaction.offers_recall and self.has_recall:
             texts = (*texts[:-1], f"{texts[-1]}\n{recall_range_hint(span.start, span.stop)}")
@@ -362,16 +364,35 @@ class Context:
 
     def _kept_positions(self, span: Span) -> list[int]:
         """Return the positions of a span that the compaction leaves unchanged."""
-        start, systems = max(span.start, self.state.cleared_at), self.system_positions
-        first, last = bisect_left(systems, start), bisect_left(systems, span.stop)
-        systems = [position for position in systems[first:last] if not self.state.is_left_out(position)]
-        kept = {*systems, *self._pinned_positions(start, span.stop), *span.kept}
+        start = max(span.start, self.state.cleared_at)
+        leading = self._leading_positions(start, span.stop)
+        kept = {*leading, *self._pinned_positions(start, span.stop), *span.kept}
         return [position for position in sorted(kept) if start <= position < span.stop]
 
     def _pinned_positions(self, start: int, stop: int) -> set[int]:
         """Return the positions of a span that pins keep; a pin keeps every message that cannot be cut from it."""
-        pins = [pin for pin in self.pins if start <= pin < stop]
-        return {position for pin in pins for position in range(*uncuttable_span(EntryMessages(self.entries), pin))}
+        return self._exchanges([pin for pin in self.pins if start <= pin < stop])
+
+    def _leading_positions(self, start: int, stop: int) -> set[int]:
+        """Return the positions of a span's system text, and of what replaces everything before it."""
+        systems = self._system_positions(start, stop)
+        return {*systems, *self._continued_exchanges(systems)}
+
+    def _system_positions(self, start: int, stop: int) -> list[int]:
+        systems = self.system_positions
+        systems = systems[bisect_left(systems, start) : bisect_left(systems, stop)]
+        return [position for position in systems if not self.state.is_left_out(position)]
+
+    def _continued_exchanges(self, systems: Sequence[int]) -> set[int]:
+        """Return the exchanges of the answers among these: they go on after what replaces everything before them."""
+        seen = [position for position in systems if self.may_be_in_view(position)]
+        self.entries.require(seen)
+        return self._exchanges([position for position in seen if self.entries[position].message.role != "system"])
+
+    def _exchanges(self, positions: Sequence[int]) -> set[int]:
+        """Return positions with those of every message that cannot be cut from them."""
+        spans = (uncuttable_span(EntryMessages(self.entries), position) for position in positions)
+        return {position for span in spans for position in range(*span)}
 
 
 def _replacement_messages(texts: Sequence[str]) -> list[Entry]:

@@ -337,9 +337,9 @@ class History:
         self.message_scopes.append(scope)
         self.message_counts[scope] = self.message_counts.get(scope, 0) + 1
         self.format, self.message_format = event.format, message_format
-        if message.role == "system":
+        if message.role == "system" or message.outline.is_fixed:
             self.system_positions.append(position)
-        elif message.is_prompt:
+        if message.is_prompt:
             self.prompt_positions.append(position)
 
     def _start_delegation(self, event: log.DelegationStarted) -> None:

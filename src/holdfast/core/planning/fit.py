@@ -141,12 +141,15 @@ class Protection:
         self.last = range(*uncuttable_span(transcript, length - 1)) if length else range(0)
         """The last exchange: no cut falls after its start."""
         systems = transcript.system_indices_before(length)
+        continued = frozenset(index for index in systems if transcript[index].role != "system")
+        self.leading = self._exchanges(continued).union(systems)
+        """System text and what replaces everything before it: nothing goes before these."""
         self.pinned = self._exchanges(pins)
         """The pinned messages, each with its whole exchange, because a call needs its result."""
         self.prompt = self._prompt(max_prompt_tokens)
         prompted = {at for index in self.prompt for at in range(*uncuttable_span(transcript, index))}
-        self._kept = sorted({*systems, *self.pinned, *prompted, *self._with_distant_pairs(self.last)})
-        self.fixed = self.pinned.union(systems)
+        self._kept = sorted({*self.leading, *self.pinned, *prompted, *self._with_distant_pairs(self.last)})
+        self.fixed = self.pinned.union(self.leading)
         """Positions of messages that are never shortened."""
         self.whole = self.fixed.union(self.prompt)
         """The same with the newest prompt, of which only tool results may be shortened, as the last resort."""
@@ -470,8 +473,9 @@ class ViewFitter:
     def _assemble(self, cut: ViewCut, head: list[int], *, has_digest: bool) -> list[Entry]:
         """Return system messages, summaries, a placeholder for the digest, other protected messages, and the rest."""
         entry, positioned = self._transcript.entry, self._transcript.entry_as_positioned
-        systems = [entry(index) for index in head if self._transcript[index].role == "system"]
-        spoken = [index for index in head if self._transcript[index].role != "system"]
+        leading = self._protection.leading
+        systems = [entry(index) for index in head if index in leading]
+        spoken = [index for index in head if index not in leading]
         summaries = [entry(index) for index in spoken if positioned(index).position is None]
         others = [self._cut_entry(index, cut) for index in spoken if positioned(index).position is not None]
         place = [DIGEST_PLACEHOLDER] if has_digest else []

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from holdfast.wire.anthropic import MAX_CACHE_MARKS, count_cache_marks, place_system_messages
+from holdfast.wire.anthropic import COMPACTION_BLOCK, MAX_CACHE_MARKS, count_cache_marks, place_system_messages
 from holdfast.wire.json_reader import is_mapping
 from holdfast.wire.thinking import extend_prefix, prefix_message_hash, prefix_of_extras
 from holdfast.wire.validate.rules import (
@@ -33,10 +33,23 @@ def begins_and_ends_with_user(payload: Payload) -> Iterator[Violation]:
     for index, (sent, placed) in enumerate(zip(payload.messages, place_system_messages(payload.messages), strict=True)):
         if placed is not sent:
             yield Violation("role", at(index, ".role"), "a system message must be between a user's and an assistant's")
-    if payload.messages and roles[0] != "user":
+    if payload.messages and roles[0] != "user" and not _begins_with_compaction(payload.messages[0]):
         yield Violation("first-role", at(0), "the first message must be a user message")
     if payload.messages and roles[-1] not in {"user", "system"} and not _open_server_uses(payload.messages):
         yield Violation("last-role", at(payload.last), "the conversation must end with a user message")
+
+
+def _begins_with_compaction(message: Mapping[str, Any]) -> bool:
+    return any(block.get("type") == COMPACTION_BLOCK for block in content_blocks(message)[:1])
+
+
+def compactions_are_first(payload: Payload) -> Iterator[Violation]:
+    """A signed compaction is the first block of the conversation."""
+    for index, message in enumerate(payload.messages):
+        for number, block in enumerate(content_blocks(message)):
+            if block.get("type") == COMPACTION_BLOCK and block.get("signature") and (index or number):
+                place = at(index, f".content[{number}]")
+                yield Violation("compaction-place", place, "a signed compaction must be the first block")
 
 
 def _open_server_uses(messages: Sequence[Mapping[str, Any]]) -> set[object]:
@@ -105,7 +118,8 @@ def nothing_is_empty(payload: Payload) -> Iterator[Violation]:
     """Messages and text blocks are not empty."""
     for index, message in enumerate(payload.messages):
         content = message.get("content")
-        if not content or (isinstance(content, str) and is_blank(content)):
+        is_setting = message.get("role") == "system" and is_mapping(message.get("output_config"))
+        if (not content and not is_setting) or (isinstance(content, str) and is_blank(content)):
             yield Violation("empty", at(index), "all messages must have non-empty content")
         for number, block in enumerate(content_blocks(message)):
             for inner in (block, *content_blocks(block)):
@@ -194,6 +208,7 @@ ANTHROPIC_RULES: tuple[ValidationRule, ...] = (
     failed_results_are_text,
     thinking_follows_its_prefix,
     server_uses_are_answered,
+    compactions_are_first,
     cache_marks_are_few_enough,
     image_limit_rule("image", ANTHROPIC_MAX_IMAGES),
 )

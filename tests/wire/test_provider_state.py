@@ -1,0 +1,141 @@
+"""What a provider keeps in a conversation besides its words: its own compaction, changes of tools and of settings.
+
+Anthropic reads a compaction in place of everything before it, refuses anything before a signed one, and offers the
+model the tools that messages have added.
+"""
+
+from typing import Any
+
+import pytest
+
+from holdfast import Session, govern, validate
+
+Json = dict[str, Any]
+POLICIES = ("default", "co-cli", "inkeep", "copilot", "cowagent")
+SIGNED = {"type": "compaction", "content": "The boat is called Albatross.", "signature": "c2ln"}
+UNSIGNED = {"type": "compaction", "content": "The boat is called Albatross."}
+GO_ON = {"type": "text", "text": "Go on."}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "the log"}
+TOOL: Json = {"type": "tool_definition", "definition": {"name": "steer", "input_schema": {"type": "object"}}}
+ADDITION: Json = {"role": "system", "content": [{"type": "tool_addition", "tool": TOOL}]}
+PROMPT = {"role": "user", "content": "Where are we?"}
+
+
+def _turns(count: int) -> list[Json]:
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": f"line {n}: " + "word " * 120} for n in range(2 * count)]
+
+
+BEGINNINGS: dict[str, tuple[list[Json], list[Json]]] = {
+    "alone": ([{"role": "assistant", "content": [SIGNED]}], [{"role": "assistant", "content": [SIGNED]}]),
+    "in the first prompt": (
+        [{"role": "user", "content": [SIGNED, GO_ON]}, {"role": "assistant", "content": "Yes."}],
+        [{"role": "user", "content": [SIGNED, GO_ON]}],
+    ),
+    "in an answer": (
+        [*_turns(2), PROMPT, {"role": "assistant", "content": [UNSIGNED, GO_ON]}],
+        [{"role": "assistant", "content": [UNSIGNED, GO_ON]}],
+    ),
+    "before a call": (
+        [
+            *_turns(2),
+            PROMPT,
+            {"role": "assistant", "content": [UNSIGNED, CALL]},
+            {"role": "user", "content": [RESULT]},
+            {"role": "assistant", "content": "Read."},
+        ],
+        [{"role": "assistant", "content": [UNSIGNED, CALL]}, {"role": "user", "content": [RESULT]}],
+    ),
+}
+
+
+@pytest.mark.parametrize("place", BEGINNINGS)
+def test_a_compaction_of_the_provider_begins_every_shorter_request(place: str) -> None:
+    before, kept = BEGINNINGS[place]
+
+    request = govern([*before, *_turns(30), PROMPT], budget=3_000, format="anthropic-messages")
+
+    assert request.messages[: len(kept)] == kept
+    assert str(request.messages[len(kept)]["content"]).startswith("[Summary of ")
+    assert validate(request.messages, "anthropic-messages") == []
+
+
+def test_nothing_is_put_before_a_compaction_that_begins_a_conversation() -> None:
+    messages = [{"role": "assistant", "content": [SIGNED]}, PROMPT]
+
+    request = govern(messages, budget=16_000, format="anthropic-messages")
+
+    assert request.messages == messages
+    assert request.receipt.repairs == ()
+    assert validate(messages, "anthropic-messages") == []
+
+
+def test_validate_names_a_signed_compaction_that_is_not_first() -> None:
+    messages = [PROMPT, {"role": "assistant", "content": [GO_ON, SIGNED]}, PROMPT]
+
+    found = [(one.rule, one.path) for one in validate(messages, "anthropic-messages")]
+
+    assert found == [("compaction-place", "messages[1].content[1]")]
+
+
+def test_a_compaction_that_failed_is_no_more_than_any_other_block() -> None:
+    failed = {"role": "assistant", "content": [{"type": "compaction", "content": None}, GO_ON]}
+
+    request = govern([PROMPT, failed, *_turns(30), PROMPT], budget=3_000, format="anthropic-messages")
+
+    assert failed not in request.messages
+
+
+@pytest.mark.parametrize("place", BEGINNINGS)
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_session_never_loses_a_compaction_of_the_provider(policy: str, place: str) -> None:
+    before, kept = BEGINNINGS[place]
+    options: Json = {"model": "claude-sonnet-4-5", "policy": policy, "format": "anthropic-messages"}
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record([*before, *_turns(30), PROMPT])
+
+        request = await session.prepare(3_000)
+
+        start = request.messages.index(kept[0])
+        assert request.messages[start : start + len(kept)] == kept
+        assert validate(request.messages, "anthropic-messages") == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_tool_that_a_message_has_added_stays(policy: str) -> None:
+    messages = [PROMPT, ADDITION, *_turns(30)[1:], PROMPT]
+    options: Json = {"model": "claude-sonnet-4-5", "policy": policy, "format": "anthropic-messages"}
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record(messages)
+
+        prepared = await session.prepare(3_000)
+
+    for request in (prepared, govern(messages, budget=3_000, format="anthropic-messages")):
+        assert [one["content"] for one in request.messages if TOOL["type"] in str(one)] == [ADDITION["content"]]
+        assert validate(request.messages, "anthropic-messages") == []
+
+
+def test_a_message_that_only_changes_the_effort_is_sent_as_it_is() -> None:
+    messages = [
+        PROMPT,
+        {"role": "system", "output_config": {"effort": "high"}},
+        {"role": "assistant", "content": "Here."},
+    ]
+
+    request = govern([*messages, PROMPT], budget=16_000, format="anthropic-messages")
+
+    assert request.messages == [*messages, PROMPT]
+    assert validate(request.messages, "anthropic-messages") == []
+
+
+def test_a_system_message_that_is_sent_as_the_users_loses_the_fields_of_system_messages() -> None:
+    note = {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}
+    setting = {"role": "system", "output_config": {"effort": "high"}}
+
+    request = govern([PROMPT, note, setting, PROMPT], budget=16_000, format="anthropic-messages")
+
+    assert request.messages[1:3] == [
+        {"role": "user", "content": "Be brief."},
+        {"role": "user", "content": "[Setting of the conversation: effort high]"},
+    ]
