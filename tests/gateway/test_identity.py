@@ -9,6 +9,7 @@ from holdfast.apps.gateway.recording.identity import (
     MIN_ORDER_CHARS,
     AnswerIndex,
     header_of_session,
+    is_from_model,
     name_outside_body,
     orders_a_summary,
     session_id_for,
@@ -31,6 +32,10 @@ ORDER = "Your task is to create a detailed summary of the conversation so far, f
 def test_a_long_order_for_a_summary_is_told_from_other_prompts(text: str, is_order: bool) -> None:  # noqa: FBT001
     assert (len(text) >= MIN_ORDER_CHARS) == (text is not ORDER)
     assert orders_a_summary({"role": "user", "content": text}) is is_order
+
+
+def test_a_setting_that_a_client_changes_is_no_answer_of_the_model() -> None:
+    assert not is_from_model("openai-responses", {"type": "configuration_update", "reasoning": {"effort": "low"}})
 
 
 async def test_answers_that_memory_has_no_room_for_are_found_in_the_store() -> None:

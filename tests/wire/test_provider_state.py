@@ -139,3 +139,28 @@ def test_a_system_message_that_is_sent_as_the_users_loses_the_fields_of_system_m
         {"role": "user", "content": "Be brief."},
         {"role": "user", "content": "[Setting of the conversation: effort high]"},
     ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_setting_that_an_item_has_changed_stays(policy: str) -> None:
+    update: Json = {"type": "configuration_update", "reasoning": {"effort": "low"}}
+    items = [PROMPT, _turns(1)[1], update, *_turns(30), PROMPT]
+    options: Json = {"model": "gpt-5", "policy": policy, "format": "openai-responses"}
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record(items)
+
+        prepared = await session.prepare(3_000)
+
+    for request in (prepared, govern(items, budget=3_000, format="openai-responses")):
+        assert len(request.messages) < len(items)
+        assert update in request.messages
+        assert validate(request.messages, "openai-responses") == []
+
+
+def test_reasoning_is_not_followed_by_a_setting_that_the_client_changes() -> None:
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+    update = {"type": "configuration_update", "reasoning": {"effort": "low"}}
+
+    found = validate([PROMPT, reasoning, update, PROMPT], "openai-responses")
+
+    assert [(one.rule, one.path) for one in found] == [("reasoning-followed", "messages[1]")]

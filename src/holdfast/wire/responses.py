@@ -67,6 +67,9 @@ _BLOCK_FIELDS: Mapping[str, frozenset[str]] = {
     "input_audio": frozenset({"type", "input_audio"}),
 }
 COMPACTION_ITEM_TYPES = frozenset({"compaction", "compaction_summary"})
+SETTING_ITEM_TYPES = frozenset({"additional_tools", "configuration_update"})
+"""Items that hold until a later one changes them. Without them the model has other tools, another effort or another
+form of answer, so they are treated as system text."""
 ITEM_ID_PREFIXES: Mapping[str, str] = {
     "message": "msg",
     "reasoning": "rs",
@@ -76,11 +79,11 @@ ITEM_ID_PREFIXES: Mapping[str, str] = {
 """The prefixes of item ids that the provider checks; calls and outputs pair by another id."""
 ROLELESS_ITEM_TYPES = frozenset(
     {"additional_tools", "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "compaction",
-     "compaction_summary", "computer_call", "computer_call_output", "custom_tool_call", "custom_tool_call_output",
-     "file_search_call", "function_call", "function_call_output", "image_generation_call", "item_reference",
-     "local_shell_call", "local_shell_call_output", "mcp_approval_request", "mcp_approval_response", "mcp_call",
-     "mcp_list_tools", "program", "program_output", "reasoning", "shell_call", "shell_call_output",
-     "tool_search_call", "tool_search_output", "web_search_call"}
+     "compaction_summary", "computer_call", "computer_call_output", "configuration_update", "custom_tool_call",
+     "custom_tool_call_output", "file_search_call", "function_call", "function_call_output", "image_generation_call",
+     "item_reference", "local_shell_call", "local_shell_call_output", "mcp_approval_request",
+     "mcp_approval_response", "mcp_call", "mcp_list_tools", "program", "program_output", "reasoning", "shell_call",
+     "shell_call_output", "tool_search_call", "tool_search_output", "web_search_call"}
 )  # fmt: skip
 """The items of a conversation that have no role."""
 _TOOL_NAME = lazy_pattern(r"[a-zA-Z0-9_-]+")
@@ -186,8 +189,7 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
         # It replaces everything before it and must not change, so it is treated as system text.
         encrypted = place.require_text(native.get("encrypted_content"), ".encrypted_content")
         return "system", (Opaque(kind, "", "summary", native, encrypted_tokens(encrypted)),)
-    if kind == "additional_tools":
-        # Without it the model could not call these tools any more, so it is treated as system text.
+    if kind in SETTING_ITEM_TYPES:
         return "system", (Opaque(kind, place.json_text(native, ""), "system", native),)
     if kind == "compaction_trigger":
         return "user", (Opaque(kind, "", "user", native, is_final=True),)

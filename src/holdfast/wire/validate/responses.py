@@ -8,6 +8,7 @@ from holdfast.wire.responses import (
     COMPACTION_ITEM_TYPES,
     ITEM_ID_PREFIXES,
     OPENAI_RESPONSES_ROLES,
+    SETTING_ITEM_TYPES,
     TEXT_OUTPUT_TYPES,
     TOOL_OUTPUT_KINDS,
     call_kind_of,
@@ -154,7 +155,7 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
     kind = _kind(item)
     if kind == "message":
         return item.get("role") == "assistant"
-    return kind not in COMPACTION_ITEM_TYPES and output_kind_of(kind, item) is None
+    return kind not in COMPACTION_ITEM_TYPES | SETTING_ITEM_TYPES and output_kind_of(kind, item) is None
 
 
 def compactions_are_whole(payload: Payload) -> Iterator[Violation]:

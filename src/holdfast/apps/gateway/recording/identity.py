@@ -72,7 +72,7 @@ _SUMMARY_ORDER = re.compile(
 _PAST = re.compile(r"\b(conversation|chat|history|context|session|so far|handoff|transcript)\b|snapshot", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.\n]")
 _SEALED_SUMMARY = "[The provider has compacted what came before. Only the provider can read its summary.]"
-_CLIENT_ITEMS = frozenset({"item_reference", "mcp_approval_response", "compaction_trigger"})
+_CLIENT_ITEMS = frozenset({"item_reference", "mcp_approval_response", "compaction_trigger", "configuration_update"})
 """Items of Responses without a role that clients write, beside the outputs of calls."""
 _FORMATS: Mapping[Wire, str] = {
     "openai-chat": "openai-chat",
