@@ -74,6 +74,55 @@ async def test_every_request_of_a_session_with_system_messages_is_valid(policy: 
         assert await session.messages() == messages
 
 
+def _long_talk(note: Json) -> list[Json]:
+    roles = ("user", "assistant")
+    turns: list[Json] = [{"role": roles[n % 2], "content": f"line {n}: " + "word " * 120} for n in range(60)]
+    return [turns[0], note, *turns[1:], {"role": "user", "content": "the newest prompt"}]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_system_text_within_a_conversation_stays(policy: str) -> None:
+    messages = _long_talk(NOTE)
+    options: Json = {"model": "claude-sonnet-4-5", "policy": policy, "format": "anthropic-messages"}
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record(messages)
+
+        prepared = await session.prepare(3_000)
+
+    for request in (prepared, govern(messages, budget=3_000, format="anthropic-messages")):
+        assert len(request.messages) < len(messages)
+        assert [one["content"] for one in request.messages].count(NOTE["content"]) == 1
+        assert validate(request.messages, "anthropic-messages") == []
+
+
+def test_system_text_that_ends_with_its_turn_is_compacted_with_it() -> None:
+    note = {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}
+    talk = _long_talk(note)
+
+    request = govern([*talk, note], budget=3_000, format="anthropic-messages")
+
+    assert [one["content"] for one in request.messages].count("Be brief.") == 1
+    assert request.messages[-2:] == [talk[-1], note]
+
+
+def test_system_text_within_a_conversation_yields_before_a_request_fails() -> None:
+    rules: Json = {"role": "system", "content": "rule " * 2_000}
+    talk = _long_talk(rules)
+
+    request = govern(talk, budget=1_500, format="anthropic-messages")
+
+    assert rules["content"] not in [one["content"] for one in request.messages]
+    assert request.messages[-1] == talk[-1]
+
+
+def test_system_text_within_a_conversation_stays_system_text_in_another_format() -> None:
+    first, answer = {"role": "user", "content": "go"}, {"role": "assistant", "content": "Yes."}
+
+    converted = convert([first, NOTE, answer, first], source="anthropic-messages", target="openai-chat")
+
+    assert [message["role"] for message in converted.messages] == ["user", "system", "assistant", "user"]
+
+
 @pytest.mark.parametrize(
     ("roles", "placed"),
     [

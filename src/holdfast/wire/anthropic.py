@@ -39,7 +39,7 @@ from holdfast.wire.media import (
 
 ANTHROPIC_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 _ROLES_WITHIN: Mapping[str, Role] = {**ANTHROPIC_ROLES, "system": "user"}
-"""Also of messages after the first: system text there follows a turn of the user and belongs to it."""
+"""Also of messages after the first: system text there follows a turn of the user."""
 COMPACTION_BLOCK = "compaction"
 """The provider's own summary of everything before it, which it reads instead of that."""
 _TOOL_CHANGES = frozenset({"tool_addition", "tool_removal"})
@@ -87,7 +87,9 @@ class AnthropicMessages:
         if not parts and trust == "system" and is_mapping(native.get("output_config")):
             # A message may only change the effort. Without a part it would count as empty.
             parts, extras = (Opaque("output_config", extras, trust, native),), ""
-        kept_role: Role = "system" if _is_fixed(parts) else role
+        # One that ends with the turn that it follows belongs to that turn.
+        holds_on = trust == "system" and native.get("clear_at") != "next_user_message"
+        kept_role: Role = "system" if parts and (holds_on or _is_fixed(parts)) else role
         return Message(kept_role, parts, native, parts, tuple(place.repair_notes), extras)
 
     def encode(self, message: Message) -> Mapping[str, Any]:

@@ -132,8 +132,13 @@ class Protection:
     A call and its results are protected together, because providers reject one without the other.
     """
 
-    def __init__(self, transcript: Transcript, pins: frozenset[int], max_prompt_tokens: float) -> None:
-        """A prompt of several messages is protected whole if it takes at most so many tokens, else its last message."""
+    def __init__(
+        self, transcript: Transcript, pins: frozenset[int], max_prompt_tokens: float, *, keeps_orders: bool = True
+    ) -> None:
+        """A prompt of several messages is protected whole if it takes at most so many tokens, else its last message.
+
+        `keeps_orders` protects the system text that Anthropic accepts within a conversation.
+        """
         self._transcript = transcript
         length = len(transcript)
         newest_first = map(transcript.prompt_index, range(transcript.prompts_before(length) - 1, -1, -1))
@@ -141,6 +146,10 @@ class Protection:
         self.last = range(*uncuttable_span(transcript, length - 1)) if length else range(0)
         """The last exchange: no cut falls after its start."""
         systems = transcript.system_indices_before(length)
+        said = () if transcript.reader.max_cache_marks is None else systems
+        self.orders = {index for index in said if transcript[index].role == "system" and transcript[index].text}
+        """System text within the conversation: only Anthropic has it, as well as cache marks."""
+        systems = systems if keeps_orders else [index for index in systems if index not in self.orders]
         continued = frozenset(index for index in systems if transcript[index].role != "system")
         self.leading = self._exchanges(continued).union(systems)
         """System text and what replaces everything before it: nothing goes before these."""
@@ -221,9 +230,10 @@ class ViewFitter:
         self._transcript = transcript
         self._situation = situation
         self._policy = policy
+        self._keeps_all = is_prompt_whole
         self._max_tokens = situation.message_budget
         max_prompt_tokens = MAX_WHOLE_PROMPT_SHARE * self._max_tokens if is_prompt_whole else 0
-        self._protection = Protection(transcript, situation.pins, max_prompt_tokens)
+        self._protection = Protection(transcript, situation.pins, max_prompt_tokens, keeps_orders=is_prompt_whole)
         self._clip_chars = CLIP_CHARS_PER_TOKEN * max(policy.clip_min_tokens, int(self._max_tokens * policy.clip_share))
         room = self._max_tokens
         if max_bytes := situation.budget.bytes:
@@ -252,8 +262,8 @@ class ViewFitter:
 
     @property
     def protects_several(self) -> bool:
-        """Whether a prompt of several messages is kept whole."""
-        return len(self._protection.prompt) > 1
+        """Whether a prompt of several messages is kept whole, or system text within the conversation is kept."""
+        return len(self._protection.prompt) > 1 or bool(self._keeps_all and self._protection.orders)
 
     def fit_whole(self) -> View | None:
         """Return the view of all messages if they fit unshortened; None if they do not."""
@@ -636,7 +646,8 @@ def _cannot_fit_error(sizes: Mapping[str, int], limit: int, unit: str) -> Cannot
 def fit_transcript(transcript: Transcript, settings: FitSettings, situations: Sequence[Situation]) -> View:
     """Return the view of the first situation that a transcript fits; raise `CannotFitError` if it fits none of them.
 
-    If it fits none with the whole of a prompt that is several messages, only the last of these is kept.
+    If it fits none with the whole of a prompt that is several messages, only the last of these is kept. System text
+    within the conversation, which only Anthropic accepts, is then compacted like other messages.
     """
     is_prompt_whole = True
     while True:
