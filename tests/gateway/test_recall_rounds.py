@@ -510,6 +510,22 @@ async def test_a_response_that_the_provider_keeps_is_continued_after_its_last_ro
         assert kinds == ["user", "message", "function_call", "function_call_output"]
 
 
+async def test_a_thread_that_anthropic_keeps_is_continued_after_its_last_round() -> None:
+    async with between("anthropic", [ASKS, SAYS, SAYS], is_stream=False) as (client, provider):
+        for text, thread in (
+            ("What is my boat called?", {"type": "create"}),
+            ("Sure?", {"type": "continue", "previous_message_id": "msg_1"}),
+        ):
+            asked = [{"role": "user", "content": text}]
+            body = {"model": "m", "max_tokens": 99, "messages": asked, "thread": thread}
+            await ask(client.url, path=client.path, body=json.dumps(body).encode(), x_holdfast_recall="on")
+
+    threads = [json.loads(body)["thread"] for body in provider.bodies]
+    assert threads == [{"type": "create"}] * 2 + [{"type": "continue", "previous_message_id": "msg_2"}]
+    assert [one["role"] for one in provider.list_of(1)] == ["user", "assistant", "user"]
+    assert [one["content"] for one in provider.list_of(2)] == ["Sure?"]
+
+
 async def test_the_openai_library_reads_a_chat_stream_of_two_rounds_with_calls_of_its_own() -> None:
     last = ProviderReply("Now I read. ", calls=[("recall", {"query": "x"}), ("read", {"path": "a.txt"})], tokens=5)
     async with between("openai-chat", [ASKS, last]) as (client, _provider):

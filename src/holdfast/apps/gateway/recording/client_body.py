@@ -51,6 +51,7 @@ class _Members(msgspec.Struct):
     prompt_cache_key: msgspec.Raw = _NULL
     conversation: msgspec.Raw = _NULL
     previous_response_id: msgspec.Raw = _NULL
+    thread: msgspec.Raw = _NULL
     store: msgspec.Raw = _NULL
 
 
@@ -330,7 +331,8 @@ def _beside_messages(wire: Wire, members: _Members) -> tuple[str | None, JsonObj
         "gemini": members.system_instruction if members.system_instruction != _NULL else members.snake_instruction,
     }.get(wire, _NULL)
     model = read_json(members.model)
-    names = ("metadata", "prompt_cache_key", "conversation", "previous_response_id", "store", "tool_choice")
+    at_provider = ("conversation", "previous_response_id", "thread", "store")
+    names = ("metadata", "prompt_cache_key", *at_provider, "tool_choice")
     found = {name: getattr(members, name) for name in names}
     fields = {name: read_json(value) for name, value in found.items() if value != _NULL}
     return model if isinstance(model, str) else None, fields, [] if system == _NULL else [system]

@@ -219,7 +219,7 @@ class ConversationFinder:
             await self._copy_fork(reading, opened)
         reading = await self.as_known_agent(reading, opened)
         signals, is_conversation = reading.signals, "conversation" in reading.body.fields
-        is_continued = reading.request.wire == "openai-responses" and (
+        is_continued = reading.request.wire in ("openai-responses", "anthropic") and (
             is_conversation or (signals.response_id is not None and not signals.agent)
         )
         return Place(reading, opened, is_continuation=is_continued and not signals.purpose)

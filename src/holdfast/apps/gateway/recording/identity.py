@@ -29,7 +29,7 @@ from holdfast.dataclass import dataclass
 from holdfast.stores.base import Store, session_value_key
 from holdfast.wire.answers import JsonMapping, Wire, read_answer
 from holdfast.wire.formats import canonical_message
-from holdfast.wire.json_reader import is_list, is_mapping, objects_in
+from holdfast.wire.json_reader import as_object, is_list, is_mapping, objects_in
 from holdfast.wire.responses import COMPACTION_ITEM_TYPES
 
 K = TypeVar("K")
@@ -125,7 +125,8 @@ def read_signals(path_name: str | None, headers: Mapping[str, str], body: Client
         purpose = purpose or _SIDE_CLASSES.get(kind)
     if not body.has_tools and headers.get("user-agent", "").startswith(TOOL_CLIENTS):
         purpose = purpose or side_purpose_of_words(body) or "other"
-    response_id = body.fields.get("previous_response_id")
+    thread = as_object(body.fields.get("thread")) if body.wire == "anthropic" else {}
+    response_id = thread.get("previous_message_id") or body.fields.get("previous_response_id")
     cache_key = body.fields.get("prompt_cache_key")
     return Signals(
         name=parent or name or _name_in_body(metadata, body.fields.get("conversation")),

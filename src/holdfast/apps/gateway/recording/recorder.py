@@ -78,9 +78,9 @@ from holdfast.session.session import Session, SessionOpener
 from holdfast.session.sync import client_summary_in
 from holdfast.stores.base import Store, session_value_key
 from holdfast.stores.open import open_store
-from holdfast.wire.answers import Answer, JsonMapping, JsonObject, answer_text
+from holdfast.wire.answers import Answer, JsonMapping, JsonObject, Wire, answer_text
 from holdfast.wire.equivalence import essential_message
-from holdfast.wire.json_reader import is_list
+from holdfast.wire.json_reader import as_object, is_list, is_mapping
 
 T = TypeVar("T")
 MAX_HELD_SESSIONS, MAX_HELD_BYTES = 2_048, 64 << 20
@@ -469,6 +469,9 @@ class Recorder:
         named = reading.signals.response_id
         kept = response_hash(reading.request.namespace, named) if named else None
         rest = await self.sessions.index.rest_of(kept, opened.id) if kept else ""
+        if rest and reading.request.wire == "anthropic":
+            thread = {**as_object(reading.body.fields.get("thread")), "previous_message_id": rest}
+            return {"thread": msgspec.json.encode(thread)}
         return {"previous_response_id": msgspec.json.encode(rest)} if rest else {}
 
     # Sub-agents.
@@ -653,7 +656,7 @@ class Recorder:
     async def _index_response(self, sink: "_AgentSink", answer: Answer) -> None:
         """Remember which session has a response that the provider keeps, and where the rest of it is."""
         fields, request = sink.reading.body.fields, sink.reading.request
-        if not answer.response_id or fields.get("store") is False or request.wire != "openai-responses":
+        if not answer.response_id or not _is_kept(request.wire, fields):
             return
         sink.response_ids.append(answer.response_id)
         end = len(sink.agent_list.chain.hashes), sink.agent_list.chain.last_hash
@@ -910,6 +913,13 @@ class _SideSink:
 
     async def answer_recall(self, exchange: Exchange, answer: Answer, duration_ms: int) -> bytes | None:
         del exchange, answer, duration_ms  # a side call has no recall tool
+
+
+def _is_kept(wire: Wire, fields: JsonMapping) -> bool:
+    """Return whether the provider keeps an answer, so that a later request can continue it by its id."""
+    if wire == "anthropic":
+        return is_mapping(fields.get("thread"))
+    return wire == "openai-responses" and fields.get("store") is not False
 
 
 def _continued_body(raw: bytes, reading: ReadRequest, natives: Sequence[JsonMapping]) -> bytes:
