@@ -71,6 +71,25 @@ def test_nothing_is_put_before_a_compaction_that_begins_a_conversation() -> None
     assert validate(messages, "anthropic-messages") == []
 
 
+async def test_what_a_signed_compaction_stands_for_is_not_sent_before_it() -> None:
+    compaction: Json = {"role": "assistant", "content": [SIGNED]}
+    before, after = [*_turns(2), PROMPT], [compaction, PROMPT]
+    options: Json = {"model": "claude-sonnet-4-5", "format": "anthropic-messages"}
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record([*before, compaction])
+        await session.record([PROMPT])
+        prepared = await session.prepare(16_000)
+        assert await session.messages() == [*before, *after]
+
+    governed = govern([*before, *after], budget=16_000, format="anthropic-messages")
+
+    for request in (prepared, governed):
+        assert request.messages == after
+        assert [(one.position, one.description) for one in request.receipt.repairs] == [
+            (position, "left out what the provider's compaction after it stands for") for position in range(5)
+        ]
+
+
 def test_validate_names_a_signed_compaction_that_is_not_first() -> None:
     messages = [PROMPT, {"role": "assistant", "content": [GO_ON, SIGNED]}, PROMPT]
 

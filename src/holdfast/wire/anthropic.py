@@ -84,12 +84,12 @@ class AnthropicMessages:
         trust = "system" if native.get("role") == "system" else TRUST_OF_ROLE[role]
         parts = place.decode_blocks(native.get("content"), trust, ".content", _part)
         extras = extra_fields(native, _FIELDS) + _extras(native.get("content"))
-        if not parts and trust == "system" and is_mapping(native.get("output_config")):
-            # A message may only change the effort. Without a part it would count as empty.
-            parts, extras = (Opaque("output_config", extras, trust, native),), ""
         # One that ends with the turn that it follows belongs to that turn.
         holds_on = trust == "system" and native.get("clear_at") != "next_user_message"
         kept_role: Role = "system" if parts and (holds_on or _is_fixed(parts)) else role
+        if not parts and trust == "system" and is_mapping(native.get("output_config")):
+            # A message may only change the effort. Without a part it would count as empty.
+            parts, extras = (Opaque("output_config", extras, trust, native),), ""
         return Message(kept_role, parts, native, parts, tuple(place.repair_notes), extras)
 
     def encode(self, message: Message) -> Mapping[str, Any]:
@@ -242,7 +242,9 @@ def _content(block: Mapping[str, Any], kind: str, trust: Trust, place: InputPath
     # A compaction that failed has no content, and the provider ignores it.
     is_fixed = kind == COMPACTION_BLOCK and block.get("content") is not None
     opaque = opaque_block(kind, block, trust, place, path)
-    return replace(opaque, server_use=use, server_result=result, is_fixed=is_fixed)
+    # A signature says that the API takes the block at the beginning of the conversation alone.
+    is_first = is_fixed and bool(block.get("signature"))
+    return replace(opaque, server_use=use, server_result=result, is_fixed=is_fixed, is_first=is_first)
 
 
 def _result(block: Mapping[str, Any], place: InputPath, path: str) -> ToolResult:

@@ -92,6 +92,8 @@ class Opaque:
     """Whether nothing may follow it in a request."""
     is_fixed: bool = field(default=False, repr=False)
     """Whether every later request needs it, because the provider reads it in place of everything before it."""
+    is_first: bool = field(default=False, repr=False)
+    """Whether nothing may come before it in a request."""
     encoded_tokens: int = field(default=0, repr=False)
     """The estimated cost of encrypted or encoded data within the block, which the text leaves out."""
 
@@ -202,6 +204,8 @@ class MessageOutline(NamedTuple):
     """Whether nothing may follow the message in a request."""
     is_fixed: bool = False
     """Whether every later request needs the message, as it needs system text."""
+    is_first: bool = False
+    """Whether nothing may come before the message in a request."""
 
 
 _TEXT_OUTLINE = MessageOutline(
@@ -261,6 +265,7 @@ class Message:
             bool(server_uses or others or has_earlier_caller),
             any(isinstance(part, Opaque) and part.is_final for part in self.parts),
             any(isinstance(part, Opaque) and part.is_fixed for part in self.parts),
+            any(isinstance(part, Opaque) and part.is_first for part in self.parts),
         )
 
     @property

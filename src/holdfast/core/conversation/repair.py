@@ -59,7 +59,7 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     for entry in entries:
         outline = entry.message.outline
         call_ids, result_ids, is_filled, has_results_first = outline[:4]
-        if not is_filled:
+        if not is_filled or (outline.is_first and entry is not entries[0]):
             return False
         if (open_uses or outline.has_server_tools) and not _follow_uses(entry.message, open_uses):
             return False
@@ -180,7 +180,8 @@ def repair_entries(
     pending: list[str] = []
     repaired = list(entries)
     if not is_valid_history(entries, batching):
-        paired = _without_unpaired_server_tools(entries, repairs, is_interrupted=is_interrupted)
+        begun = _from_last_beginning(entries, repairs)
+        paired = _without_unpaired_server_tools(begun, repairs, is_interrupted=is_interrupted)
         paired = _without_lost_callers(paired, repairs)
         repaired = list(_without_blanks(paired, batching, repairs))
         if batching.is_itemized:
@@ -286,7 +287,7 @@ class GrowingRepair:
         """Return the repair of a view that begins with the one of the last call; `tokens` are those of the view."""
         for entry in view[self._known_length :]:
             outline = entry.message.outline
-            self._needs_all = self._needs_all or outline.has_server_tools or outline.is_final
+            self._needs_all |= outline.has_server_tools or outline.is_final or outline.is_first
         self._known_length = len(view)
         newer, made = view[self.settled :], self._made_ids
         cut = self._last_exchange(view)
@@ -555,6 +556,14 @@ def _reasoning_before(
         items.append(before)
     reasons.update(dict.fromkeys(items, needed))
     return needed
+
+
+def _from_last_beginning(entries: Sequence[Entry], repairs: list[Repair]) -> Sequence[Entry]:
+    """Return the entries from the last one on that must be the first."""
+    start = max((index for index, entry in enumerate(entries) if entry.message.outline.is_first), default=0)
+    note = "left out what the provider's compaction after it stands for"
+    repairs += [Repair(entry.position, note) for entry in entries[:start]]
+    return entries[start:]
 
 
 def _without_early_ends(entries: Sequence[Entry], repairs: list[Repair]) -> list[Entry]:
