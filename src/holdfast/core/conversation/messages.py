@@ -11,7 +11,7 @@ its label.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.dataclass import dataclass
 
@@ -232,41 +232,13 @@ class Message:
     counts: tuple[object, ...] = field(default=(), init=False, compare=False, repr=False)
     """A counter that has counted the message, the tokens of its text and of its media, then the next counter."""
     outline: MessageOutline = field(init=False, compare=False, repr=False)
-    """The outline of the parts, made when it is first read. Each request reads it a dozen times, without a call."""
+    """The outline of the parts. Each request reads it a dozen times, so reading it takes no call.
 
-    if not TYPE_CHECKING:
+    It is made with the message. A `__getattr__` that makes it later would slow down every other attribute, too.
+    """
 
-        def __getattr__(self, name: str) -> object:
-            """Return the outline, which is missing until now."""
-            if name != "outline":
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            outline = self._make_outline()
-            object.__setattr__(self, "outline", outline)
-            return outline
-
-    def _make_outline(self) -> MessageOutline:
-        if len(self.parts) == 1 and isinstance(only := self.parts[0], Text):
-            return _BLANK_OUTLINE if only.is_blank else _TEXT_OUTLINE  # most messages are one text
-        results = tuple(part.call_id for part in self.parts if isinstance(part, ToolResult))
-        is_reasoning = all(isinstance(part, Thinking) for part in self.parts)
-        server_uses, others = unpaired_server_parts(self.parts)
-        has_earlier_caller = _has_earlier_caller(self.parts)
-        return MessageOutline(
-            tuple(part.id for part in self.parts if isinstance(part, ToolCall)),
-            results,
-            not is_reasoning and not any(map(_is_blank, self.parts)),
-            all(isinstance(part, ToolResult) for part in self.parts[: len(results)]),
-            is_reasoning and bool(self.parts),
-            tuple(part.server_use for part in server_uses),
-            tuple(part.server_result for part in others),
-            sum(len(call.name) + len(call.arguments) for call in self.calls)
-            + sum(len(result.text) for result in self.results),
-            has_earlier_caller,
-            bool(server_uses or others or has_earlier_caller),
-            any(isinstance(part, Opaque) and part.is_final for part in self.parts),
-            any(isinstance(part, Opaque) and part.is_fixed for part in self.parts),
-            any(isinstance(part, Opaque) and part.is_first for part in self.parts),
-        )
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outline", _outline_of(self.parts))
 
     @property
     def is_unedited(self) -> bool:
@@ -373,6 +345,31 @@ class Message:
     def with_parts(self, parts: tuple[Part, ...]) -> "Message":
         """Return the message with other parts; it keeps its JSON for the encoder."""
         return replace(self, parts=parts)
+
+
+def _outline_of(parts: Sequence[Part]) -> MessageOutline:
+    if len(parts) == 1 and isinstance(only := parts[0], Text):
+        return _BLANK_OUTLINE if only.is_blank else _TEXT_OUTLINE  # most messages are one text
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    results = [part for part in parts if isinstance(part, ToolResult)]
+    is_reasoning = all(isinstance(part, Thinking) for part in parts)
+    server_uses, others = unpaired_server_parts(parts)
+    has_earlier_caller = _has_earlier_caller(parts)
+    return MessageOutline(
+        tuple(call.id for call in calls),
+        tuple(result.call_id for result in results),
+        not is_reasoning and not any(map(_is_blank, parts)),
+        all(isinstance(part, ToolResult) for part in parts[: len(results)]),
+        is_reasoning and bool(parts),
+        tuple(part.server_use for part in server_uses),
+        tuple(part.server_result for part in others),
+        sum(len(call.name) + len(call.arguments) for call in calls) + sum(len(result.text) for result in results),
+        has_earlier_caller,
+        bool(server_uses or others or has_earlier_caller),
+        any(isinstance(part, Opaque) and part.is_final for part in parts),
+        any(isinstance(part, Opaque) and part.is_fixed for part in parts),
+        any(isinstance(part, Opaque) and part.is_first for part in parts),
+    )
 
 
 def _has_earlier_caller(parts: Sequence[Part]) -> bool:
