@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from typing import TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens, request_tokens
 
+P = ParamSpec("P")
 T = TypeVar("T")
 MAX_INLINE_BYTES = 8_000
 """Messages of up to this size together are counted at once, in a few milliseconds."""
@@ -96,14 +97,14 @@ async def count_in_thread(action: Callable[[], T]) -> T:
     return await _run_in("counting", action)
 
 
-async def plan_in_thread(action: Callable[[], T]) -> T:
+async def plan_in_thread(action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of an action on a history whose lock the caller holds."""
-    return await _run_in("planning", action)
+    return await _run_in("planning", partial(action, *args, **kwargs))
 
 
-async def record_in_thread(action: Callable[[], T]) -> T:
+async def record_in_thread(action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of an action that is part of recording, which waits for no plan of another session."""
-    return await _run_in("recording", action)
+    return await _run_in("recording", partial(action, *args, **kwargs))
 
 
 async def _run_in(thread: str, action: Callable[[], T]) -> T:

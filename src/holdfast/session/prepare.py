@@ -15,6 +15,7 @@ from holdfast.core.conversation.json_values import copied_json, dump_json
 from holdfast.core.conversation.tokens import Calibration, Counter
 from holdfast.core.history import events as log
 from holdfast.core.history.history import History
+from holdfast.core.history.projection import Projection
 from holdfast.core.history.session_state import RequestExtras
 from holdfast.core.planning.changes import compaction_completed_event, step_event
 from holdfast.core.planning.plan import (
@@ -69,7 +70,6 @@ from holdfast.session.request import (
     encode_view,
     request_of,
     request_prepared_event,
-    request_with,
 )
 from holdfast.session.thinking import bind_thinking
 from holdfast.wire.request import Request
@@ -130,7 +130,7 @@ class ExtrasCounter:
     def tokens(self, scope: str, extras: RequestExtras, counter: Counter) -> tuple[int, int]:
         """Return the token counts of an agent's system text and of its tools."""
         known = self._counted.get((scope, counter.name))
-        if known is None or known[0] != extras:
+        if known is None or known[0].system != extras.system or known[0].tools != extras.tools:
             system = counter.count(extras.system) if extras.system else 0
             tools = counter.count(dump_json([dict(tool) for tool in extras.tools])) if extras.tools else 0
             known = self._counted[scope, counter.name] = extras, system, tools
@@ -521,23 +521,15 @@ class RequestBuilder:
             view, prefix_hash, extras_hash = await plan_in_thread(bind) if self._are_new_long else bind()
             prefix = {"prefix_hash": prefix_hash, "extras_hash": extras_hash}
             reasons = tuple(dict.fromkeys((*reasons, *view.reasons)))
-        history, projection = self._log.history, plan_input.projection
         # Then the view is the projection, which only grows, so that only what is new is encoded and described.
         is_whole = view.entries is plan_input.entries and self._compactor.policy.outputs is None
-        source, known = projection if is_whole else None, self._encoded.get(scope)
-        encode = partial(encode_view, view.entries, source, history, self._log.message_hashes, known)
-        encoded = self._encoded[scope] = await plan_in_thread(encode) if self._are_new_long else encode()
-        make_request = partial(
-            request_of,
-            view,
-            encoded,
-            plan_input,
-            reasons=reasons,
-            encoded_extras=self._extras_counter.encoded(scope, history.session_state.extras_for(scope)),
-            system=options.system,
-            tools=options.tools,
+        projection, source = plan_input.projection, plan_input.projection if is_whole else None
+        request = (
+            await plan_in_thread(self._request_of, view, source, plan_input, options, reasons)
+            if self._are_new_long
+            else self._request_of(view, source, plan_input, options, reasons)
         )
-        request = await plan_in_thread(make_request) if self._are_new_long else make_request()
+        messages = request.messages[:]  # at the end, the caller gets copies of them
         last = self.last_requests.get(scope)
         prefix_break = self._prefix_break(last, request, options)
         system, tools = _copied_extras(last, options)
@@ -546,7 +538,7 @@ class RequestBuilder:
         sent = SentRequest(
             prefix=CachedPrefix(
                 format=self._log.history.message_format.name,
-                messages=request.messages,
+                messages=messages,
                 system=system,
                 tools=tools,
                 positions=request.positions,
@@ -571,7 +563,7 @@ class RequestBuilder:
             view,
             plan_input,
             self._compactor.policy_hash,
-            pieces.all_visible(view) if is_whole else pieces.extend(view, request.messages),
+            pieces.all_visible(view) if is_whole else pieces.extend(view, messages),
             body=NO_BODY
             if options.encode_body is None
             else await self._body_pieces(request, options.encode_body, scope),
@@ -586,20 +578,44 @@ class RequestBuilder:
             self._compactor.observers.start_memory_update()
         if scope == log.MAIN:
             # `sync` compares a client's list with the last request of the main agent, the only one that clients see.
-            self._log.last_sent = tuple(request.messages), request.hashes, request.positions
+            self._log.last_sent = messages, request.hashes, request.positions
             self._log.last_sent_length = projection.context.length
         self._calibrator.record_request(options.served_model, request.receipt.tokens.counted, scope)
-        return request if options.shares_messages else await self._with_copies(request, scope)
+        if not options.shares_messages:
+            request.messages[:] = (
+                await plan_in_thread(self._copied_messages, scope, messages)
+                if self._are_new_long
+                else self._copied_messages(scope, messages)
+            )
+        return request
 
-    async def _with_copies(self, request: Request, scope: str) -> Request:
-        """Return a request whose messages its caller may edit, such as to mark a cache.
+    def _request_of(
+        self,
+        view: View,
+        source: Projection | None,
+        plan_input: PlanInput,
+        options: RequestOptions,
+        reasons: tuple[str, ...],
+    ) -> Request:
+        """Return the request of a view, which has a list of its own; `source` is that of `encode_view`."""
+        scope, history, hashes = options.scope, self._log.history, self._log.message_hashes
+        encoded = encode_view(view.entries, source, history, hashes, self._encoded.get(scope))
+        self._encoded[scope] = encoded
+        return request_of(
+            view,
+            encoded,
+            plan_input,
+            reasons=reasons,
+            encoded_extras=self._extras_counter.encoded(scope, history.session_state.extras_for(scope)),
+            system=options.system,
+            tools=options.tools,
+        )
+
+    def _copied_messages(self, scope: str, messages: list[object]) -> list[object]:
+        """Return the messages of a request as its caller may edit them, such as to mark a cache.
 
         An edit reaches neither the log nor a later request. A copy that nobody has edited is used again.
         """
-        copy = partial(self._copied_messages, scope, request.messages)
-        return request_with(request, await plan_in_thread(copy) if self._are_new_long else copy())
-
-    def _copied_messages(self, scope: str, messages: list[object]) -> list[object]:
         known, copies = self._copies.get(scope, ([], []))
         same = common_length(messages, known)
         del copies[same:]
@@ -609,7 +625,7 @@ class RequestBuilder:
                     copies[index] = copied_json(message)
         copies += map(copied_json, messages[same:])
         self._copies[scope] = messages, copies
-        return copies[:]
+        return copies
 
     async def _body_pieces(
         self, request: Request, encode_body: EncodeBody, scope: str

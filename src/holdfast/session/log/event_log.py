@@ -428,8 +428,11 @@ class SessionLog:
                 raise other_format_error(str(self.history.format), events[0].format)
             start, log_position = self.history.entries.length, self.stored.length + len(self._one_write.records)
             self.long_until = start + len(events) if is_long else self.long_until
-            find_index = partial(self._index_entries, events, messages)
-            index = await record_in_thread(find_index) if is_long else find_index()
+            index = (
+                await record_in_thread(self._index_entries, events, messages)
+                if is_long
+                else self._index_entries(events, messages)
+            )
             if self._one_write.task is not None and self._is_deferring:  # mostly no task defers: one call less
                 self._defer(events, messages, index)
                 self._one_write.messages += zip(range(start, len(self.history)), events, strict=True)
@@ -470,9 +473,8 @@ class SessionLog:
 
         With `may_save` no request waits, so that a conversation that was compacted may get a snapshot.
         """
-        find_signals = partial(_signals_of, places, events)
         is_long = bool(places) and self.long_until > places[0]
-        signals = await record_in_thread(find_signals) if is_long else find_signals()
+        signals = await record_in_thread(_signals_of, places, events) if is_long else _signals_of(places, events)
         if signals:
             # The messages are recorded; without the observation nothing is missing.
             with suppress(StoreError):
@@ -579,8 +581,8 @@ class SessionLog:
             self._confirm(place, published)
         del write.events[:], write.records[:], write.entries[:]
         try:
-            apply = partial(self._apply, events, time_ms, place, messages)
-            await record_in_thread(apply) if is_long else apply()
+            applied = events, time_ms, place, messages
+            await record_in_thread(self._apply, *applied) if is_long else self._apply(*applied)
             if self.history.entries.cached_count > self._cache_limit:
                 await self._evict()
         finally:  # if this is cancelled, the events are applied nevertheless
