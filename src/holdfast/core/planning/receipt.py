@@ -196,14 +196,18 @@ def receipt_of(
     conflicts: tuple[str, ...] = (),
     reasons: tuple[str, ...],
 ) -> Receipt:
-    """Return the receipt of a view; the caller passes the outcome of each position."""
-    return Receipt(
-        budget=situation.budget,
-        tokens_before=situation.billed_count(
+    """Return the receipt of a view; the caller passes its `token_count`, and the outcome of each position."""
+    is_whole = view.tokens == view.tokens_before and view.is_before_counted
+    tokens_before = tokens
+    if not is_whole or view.has_media or view.system_tokens != 0:  # else `token_count` has counted the same
+        tokens_before = situation.billed_count(
             system=situation.system_tokens,
             conversation=view.tokens_before + REPLY_OVERHEAD,
             is_counted=view.is_before_counted,
-        ),
+        )
+    return Receipt(
+        budget=situation.budget,
+        tokens_before=tokens_before,
         tokens=tokens,
         messages_before=view.messages_before,
         messages=len(view.entries),
