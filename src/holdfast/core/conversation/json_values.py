@@ -104,7 +104,8 @@ def copied_json(value: T, depth: int = 0) -> T:
         return value
     copied: object = value
     if isinstance(value, dict):
-        copied = fields = dict(cast("dict[object, object]", value))
+        fields: dict[object, object] = dict(value)  # pyright: ignore[reportUnknownArgumentType] - as below
+        copied = fields
         for name, inner in fields.items():
             if type(inner) not in _SIMPLE_TYPES:
                 fields[name] = copied_json(inner, depth + 1)  # no new name, so the loop goes on
@@ -117,7 +118,7 @@ def copied_json(value: T, depth: int = 0) -> T:
         copied = tuple(copied_json(inner, depth + 1) for inner in cast("tuple[object, ...]", value))
     elif type(value) not in _SIMPLE_TYPES and isinstance(value, Mapping):
         copied = copied_json(dict(cast("Mapping[object, object]", value)), depth)
-    return cast("T", copied)
+    return copied  # pyright: ignore[reportReturnType] - `cast` is a call, and every message is copied
 
 
 def is_utf8(text: str) -> bool:
@@ -202,7 +203,7 @@ _encode_sorted = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default
 
 def encode_json(value: object) -> bytes:
     """Return a value as compact JSON in UTF-8; lone surrogates are escaped, so that they come back unchanged."""
-    encoded = _encode_alike(cast("Json", value), _orjson()[0])
+    encoded = _encode_alike(value, _orjson()[0])
     if encoded is not None:
         # A copy, because orjson leaves several kilobytes behind what it has written, for as long as it is kept.
         return memoryview(encoded).tobytes()
@@ -214,7 +215,7 @@ def encode_json(value: object) -> bytes:
 
 def encode_canonical_json(value: object) -> bytes:
     """Return a value in the encoding that is hashed: sorted keys, no spaces, ASCII."""
-    encoded = _encode_alike(cast("Json", value), _orjson()[1])
+    encoded = _encode_alike(value, _orjson()[1])
     # orjson escapes only what is ASCII. Python's encoder escapes the rest faster than what orjson wrote can be escaped.
     if encoded is None or not encoded.isascii():
         return _encode_sorted(value).encode()
@@ -232,7 +233,7 @@ def is_certainly_shorter(value: object, size: int) -> bool:
         else:  # a message of texts, as most are, need not be written to know that it is short
             if MAX_CHAR_BYTES * chars < size:
                 return True
-    encoded = _encode_alike(cast("Json", value), _orjson()[0])
+    encoded = _encode_alike(cast("object", value), _orjson()[0])
     return encoded is not None and MAX_GROWTH * len(encoded) < size
 
 
@@ -244,12 +245,13 @@ def _orjson() -> tuple[Callable[[object], bytes], Callable[[object], bytes]]:
     return orjson.dumps, partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
 
 
-def _encode_alike(value: Json, dump: Callable[[object], bytes]) -> bytes | None:
+def _encode_alike(given: object, dump: Callable[[object], bytes]) -> bytes | None:
     """Return a value as orjson writes it; None if Python's encoder may write it differently.
 
     orjson reads UTF-8, which a text keeps for as long as it exists, beside its characters. So it gets copies of texts
     that are not ASCII.
     """
+    value: Json = given  # pyright: ignore[reportAssignmentType] - `cast` is a call, and a turn encodes six values
     is_ascii = True
     pending: list[list[Json] | dict[str, Json]] = [value if isinstance(value, dict) else [value]]
     for some in pending:
