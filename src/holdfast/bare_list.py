@@ -113,15 +113,15 @@ def govern(
         ]
         view = view.drop_thinking(unbound, transcript.tokens_of)
     given = cast("Sequence[Mapping[str, Any]]", natives)
-    sent = [
-        given[position]
-        if position is not None and message.is_unedited and not message.repair_notes
-        else message_format.encode(message)
-        for message, position in view.entries
-    ]
+    kept, changed = _kept_and_changed(view.entries)
+    nothing: Mapping[str, Any] = {}
+    sent = [nothing if position is None else given[position] for _, position in view.entries]
+    for index in changed:
+        sent[index] = message_format.encode(view.entries[index].message)
     if max_marks is not None:
         sent = _as_accepted(sent, view.entries, max_marks - marks, repairs)
-    receipt = _receipt(view, transcript, situation, repairs)
+    others = [view.entries[index] for index in changed]
+    receipt = _receipt(view, kept, others, transcript, situation, repairs=repairs)
     return Request(sent, receipt, system, tools, transcript=transcript)
 
 
@@ -212,7 +212,7 @@ def _receipt_of_whole(
         return replace(view, tokens=tokens).token_count(exact), before
 
     tokens, before = DeferredTokenCount(lambda: count()[0]), DeferredTokenCount(lambda: count()[1])
-    return replace(_receipt(view, transcript, limited, ()), tokens=tokens, tokens_before=before)
+    return replace(_receipt(view, range(len(transcript)), (), transcript, limited), tokens=tokens, tokens_before=before)
 
 
 def _with_extras(situation: Situation, counter: Counter, extras: tuple[str, str]) -> Situation:
@@ -245,23 +245,46 @@ def _first_changed(entries: Sequence[Entry]) -> int:
     return next(changed, len(entries))
 
 
-def _receipt(view: View, transcript: Transcript, situation: Situation, repairs: Sequence[Repair]) -> Receipt:
-    """Return which messages were kept, clipped, elided, compacted, dropped or repaired, and why."""
+def _kept_and_changed(entries: Sequence[Entry]) -> tuple[list[int], list[int]]:
+    """Return the positions of the messages that are sent as they were given, and the indices of the others."""
+    kept: list[int] = []
+    changed: list[int] = []
+    for index, (message, position) in enumerate(entries):
+        # `is_unedited` is written out, because its call would take longer than the rest of the loop.
+        is_unedited = message.parts is message.decoded and message.native is not None
+        if is_unedited and position is not None and not message.repair_notes:
+            kept.append(position)
+        else:
+            changed.append(index)
+    return kept, changed
+
+
+def _receipt(
+    view: View,
+    kept: Sequence[int],
+    changed: Sequence[Entry],
+    transcript: Transcript,
+    situation: Situation,
+    *,
+    repairs: Sequence[Repair] = (),
+) -> Receipt:
+    """Return which messages were kept, clipped, elided, compacted, dropped or repaired, and why.
+
+    `kept` and `changed` are the positions of the messages that are sent as they were given, and the other entries.
+    """
     repaired = [*repairs, *view.repairs]
     explained = {*view.without_thinking, *(repair.position for repair in repaired)}
-    changed_outside = {repair.position for repair in repairs}
-    kept: list[int] = []
+    if changed_outside := {repair.position for repair in repairs}:
+        kept = [position for position in kept if position not in changed_outside]
     clipped: list[int] = []
     elided: list[int] = []
-    for message, position in view.entries:
+    for message, position in changed:
         if position is None:
             continue
         if message.repair_notes:
             repaired += [Repair(position, note) for note in message.repair_notes]
             explained.add(position)
         if message.is_unedited:
-            if not message.repair_notes and position not in changed_outside:
-                kept.append(position)
             continue
         words, media = transcript.tokens_of(message)
         before = transcript[position]

@@ -1,9 +1,21 @@
 """The messages of a conversation, whatever API they come from."""
 
+from dataclasses import FrozenInstanceError, fields
+
 import pytest
 
 from holdfast import counter_for
-from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.core.conversation.messages import (
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    plain_message,
+)
 from holdfast.core.conversation.tokens import message_tokens
 
 NATIVE = {"type": "block", "key": "sk-1"}
@@ -88,3 +100,20 @@ def test_a_call_and_its_result_belong_to_the_program_that_made_the_call() -> Non
 )
 def test_a_message_names_its_author(message: Message, speaker: str) -> None:
     assert message.speaker == speaker
+
+
+def test_a_plain_message_has_every_field_that_its_initializer_sets() -> None:
+    native = {"role": "user", "content": "hello"}
+    parts = (Text("hello", "user"),)
+    made, initialized = plain_message("user", "hello", native), Message("user", parts, native, parts)
+
+    assert [getattr(made, one.name) for one in fields(Message)] == [
+        getattr(initialized, one.name) for one in fields(Message)
+    ]
+    assert [getattr(made.parts[0], one.name) for one in fields(Text)] == [
+        getattr(parts[0], one.name) for one in fields(Text)
+    ]
+    assert made.is_unedited
+    with pytest.raises(FrozenInstanceError):
+        made.role = "tool"  # pyright: ignore[reportAttributeAccessIssue]
+    assert plain_message("user", " \n", native).outline == Message("user", (Text(" \n", "user"),)).outline

@@ -1,5 +1,6 @@
 """Counts say where they came from, and learn from what providers report."""
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -7,10 +8,11 @@ import pytest
 
 from holdfast import Budget, Calibration, SettingsError, TokenCount, govern
 from holdfast.core.conversation.messages import Message, Text
-from holdfast.core.conversation.tokens import Provenance, message_tokens, utf8_length
+from holdfast.core.conversation.tokens import Provenance, message_tokens, tokens_of_messages, utf8_length
 from holdfast.core.planning.situation import Situation
 from holdfast.counters.vocabularies import EstimatingCounter, counter_for
 from holdfast.testing.chat import assistant_message, system_message, user_message
+from holdfast.wire.formats import format_named
 
 MESSAGES = [
     system_message("Be brief."),
@@ -225,3 +227,48 @@ def test_any_counter_can_be_given() -> None:
     request = govern(MESSAGES, budget=1_000, counter=EstimatingCounter())
 
     assert (request.tokens.counter, request.tokens.provenance) == ("estimate", "estimated")
+
+
+class CountsTexts:
+    """Counts words, of many texts at once, and notes the texts of each call."""
+
+    name = "words"
+    provenance: Provenance = "counted"
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def count_texts(self, texts: Sequence[str]) -> list[int]:
+        self.calls.append([*texts])
+        return [self.count(text) for text in texts]
+
+
+def test_messages_of_one_text_are_counted_together_and_once() -> None:
+    def decoded() -> list[Message]:
+        call = {"id": "a", "type": "function", "function": {"name": "run", "arguments": "{}"}}
+        reader = format_named("openai-chat")
+        return [
+            reader.decode(message, 0)
+            for message in (*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]}, user_message(" "))
+        ]
+
+    counter, messages = CountsTexts(), decoded()
+
+    assert tokens_of_messages(messages, counter) == ([6, 7, 6, 5, 15, 4], [0] * 6)
+    assert [message_tokens(one, counter) for one in decoded()] == [(words, 0) for words in (6, 7, 6, 5, 15, 4)]
+    assert tokens_of_messages(messages[:2], counter) == ([6, 7], [0, 0])
+    assert [len(texts) for texts in counter.calls] == [4]
+
+
+def test_a_first_request_counts_its_messages_in_a_few_calls() -> None:
+    counter = CountsTexts()
+    history = [user_message(f"question {number} about the log") for number in range(2_000)]
+
+    govern(history, budget=9_000, counter=counter)
+
+    counted = [text for texts in counter.calls for text in texts if text.startswith("question")]
+    assert sorted(counted) == sorted(str(message["content"]) for message in history[-1_000:])  # as many as have room
+    assert len(counter.calls) < 50

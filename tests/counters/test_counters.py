@@ -287,6 +287,17 @@ def test_a_text_that_was_just_counted_is_not_counted_again(monkeypatch: pytest.M
     assert not any(isinstance(one, str) for one in counter._recent)
 
 
+@pytest.mark.parametrize("model", ["gpt-5", "claude-sonnet-4-5", "llama-2", "unknown"])
+@pytest.mark.parametrize("extra", ["", "a word", "café " * 20, "<|endoftext|> is no token here" * 3, "x" * 20_000])
+def test_texts_counted_together_count_as_each_alone(model: str, extra: str) -> None:
+    texts = [f"2026-03-{number:02} worker GET /api/v2/{number**20:x} {extra}" for number in range(9)]
+    counter, alone = (vocabularies.VocabularyCounter(model_family(model)) for _ in range(2))
+
+    assert counter.count_texts([*texts, extra]) == [alone.count(text) for text in (*texts, extra)]
+    assert counter.count_texts(texts) == [alone.count(text) for text in texts]
+    assert counter.count_texts([]) == []
+
+
 @pytest.mark.parametrize("name", ["gpt-5-minni", "openai:gpt-5-minni", "openrouter/openai/gpt-5-minni:free"])
 def test_the_known_model_that_is_most_like_a_name_is_found_behind_its_provider(name: str) -> None:
     assert nearest_model(name) == "gpt-5-mini"

@@ -12,6 +12,7 @@ estimate is about a seventh too low, so a budget that relies on an estimate leav
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -104,15 +105,22 @@ class VocabularyCounter:
         self.bound = TokenBound(self.name, family)
 
     @cached_property
+    def _encode_flat(self) -> "Callable[[str], bytes] | None":
+        """Returns four bytes for each token of a text, in half the time of a list of numbers.
+
+        A special token that is spelled out in the text is one token. None if a text may hold one anywhere.
+        """
+        loaded = tokenizer(self._vocabulary)
+        has_usual = all(special.startswith(SPECIAL_OPENING) for special in loaded.special_tokens())
+        return loaded.encode_flat if has_usual else None
+
+    @cached_property
     def _size(self) -> "Callable[[str], int]":
         """Counts the tokens of a text of moderate length."""
-        loaded = tokenizer(self._vocabulary)
-        encode, encode_flat = loaded.encode_ordinary, loaded.encode_flat
-        if not all(special.startswith(SPECIAL_OPENING) for special in loaded.special_tokens()):
+        encode, flat = tokenizer(self._vocabulary).encode_ordinary, self._encode_flat
+        if flat is None:
             return lambda text: len(encode(text))
-        # Four bytes a token take half the time of a list of numbers. But then a special token that is spelled out in a
-        # text counts as one token.
-        return lambda text: len(encode(text)) if SPECIAL_OPENING in text else len(encode_flat(text)) // 4
+        return lambda text: len(encode(text)) if SPECIAL_OPENING in text else len(flat(text)) // 4
 
     def count(self, text: str) -> int:
         """Return the number of tokens of a text."""
@@ -128,6 +136,14 @@ class VocabularyCounter:
                 self._recent.popitem(last=False)
         return known
 
+    def count_texts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text. The counts of longer texts are not kept."""
+        short, longer, flat = self._count_short, self._count, self._encode_flat
+        is_exact = flat is not None and self._factor == 1 and not self._splits_digits
+        if flat is not None and is_exact and _are_ordinary(texts):
+            return [len(ids) // 4 for ids in map(flat, texts)]
+        return [longer(text) if len(text) > CACHED_TEXT_CHARS else short(text) for text in texts]
+
     def _count(self, text: str) -> int:
         if not text.isascii():
             # The tokenizer reads UTF-8, which a text keeps for as long as it exists. So it gets a copy, which does not.
@@ -140,6 +156,17 @@ class VocabularyCounter:
         if self._splits_digits:
             tokens += _further_digits(text) + (0 if text.isascii() else _further_symbols(text))
         return tokens if self._factor == 1 else -int(-tokens * self._factor // 1)
+
+
+def _are_ordinary(texts: Sequence[str]) -> bool:
+    """Return whether texts are neither short nor very long, ASCII, and without a special token spelled out in them."""
+    sizes = set(map(len, texts))
+    return (
+        min(sizes, default=0) > CACHED_TEXT_CHARS
+        and max(sizes) <= RECENT_TEXT_CHARS
+        and all(map(str.isascii, texts))
+        and SPECIAL_OPENING not in "\n".join(texts)
+    )
 
 
 def _further_digits(text: str) -> int:

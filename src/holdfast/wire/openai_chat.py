@@ -17,6 +17,7 @@ from holdfast.core.conversation.messages import (
     ToolCall,
     ToolResult,
     Trust,
+    plain_message,
 )
 from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD_BYTES, message_bytes, utf8_length
 from holdfast.core.conversation.transcript import MessageMeasures
@@ -81,23 +82,24 @@ class OpenAIChat:
     def measure(self, natives: Sequence[Any], start: int) -> MessageMeasures:
         measures = MessageMeasures([], [], [])
         sizes, prompts, systems = measures
-        add = sizes.append
+        add, add_prompt, overhead = sizes.append, prompts.append, MESSAGE_OVERHEAD_BYTES
         for index, native in enumerate(natives, start):
             # This loop visits every message of a history, so it measures plain shapes in place. Any other shape is
             # decoded, which refuses it if it has to.
             try:
                 role, content = native["role"], native["content"]
-                size = MESSAGE_OVERHEAD_BYTES
+                size = overhead
                 if type(content) is str:
                     size += len(content) if content.isascii() else utf8_length(content)
                 elif content is not None:
                     size += message_bytes(self.decode({"role": role, "content": content}, index))
-                if role in _OUTPUT_ROLES:
+                if role == "assistant":
+                    size += _measure_fields(native) if len(native) > _PLAIN_FIELD_COUNT else 0
+                elif role == "user":
+                    add_prompt(index)
+                elif role in _OUTPUT_ROLES:
                     if type(native["tool_call_id"]) is not str:
                         self.decode(native, index)
-                elif role == "assistant":
-                    if len(native) > _PLAIN_FIELD_COUNT:
-                        size += _measure_fields(native)
                 else:
                     (prompts if OPENAI_CHAT_ROLES[role] == "user" else systems).append(index)
             except (KeyError, TypeError, AttributeError):
@@ -109,8 +111,12 @@ class OpenAIChat:
         return measures
 
     def decode(self, native: object, index: int) -> Message:
-        if (plain := _decode_plain(native)) is not None:
-            return plain
+        plain = cast("dict[str, object]", native)
+        if type(plain) is dict and len(plain) == _PLAIN_FIELD_COUNT:
+            # Most messages have only a text and a role of its own. They need none of what follows.
+            role, text = plain.get("role"), plain.get("content")
+            if type(text) is str and type(role) is str and text and role in _ALTERNATING_ROLES and text.isascii():
+                return plain_message("user" if role == "user" else "assistant", text, plain)
         place = InputPath(index)
         native = place.require_message(native)
         role = place.require_role(native, OPENAI_CHAT_ROLES)
@@ -149,21 +155,6 @@ class OpenAIChat:
         else:
             native.pop("tool_calls", None)
         return native
-
-
-def _decode_plain(value: object) -> Message | None:
-    """Return a message that has only a text and a role of its own, as most have; None for any other."""
-    if type(value) is not dict:
-        return None
-    native = cast("dict[str, object]", value)
-    role, text = native.get("role"), native.get("content")
-    if len(native) != _PLAIN_FIELD_COUNT or type(role) is not str or role not in {"user", "assistant"}:
-        return None
-    if type(text) is not str or not text or not text.isascii():
-        return None
-    who: Role = "user" if role == "user" else "assistant"
-    parts = (Text(text, TRUST_OF_ROLE[who]),)
-    return Message(who, parts, native, parts)
 
 
 def with_call_ids(natives: Sequence[object]) -> list[object]:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from holdfast.core.conversation.batching import ONE_RESULT_PER_MESSAGE, Batching
 from holdfast.core.conversation.messages import (
+    TEXT_OUTLINE,
     Entry,
     Message,
     Opaque,
@@ -58,10 +59,11 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
     seen: set[str] = set()
     for entry in entries:
         outline = entry.message.outline
+        if outline is TEXT_OUTLINE and not open_calls and not open_uses:
+            continue  # as most are
         call_ids, result_ids, is_filled, has_results_first = outline[:4]
-        if not is_filled or (outline.is_first and entry is not entries[0]):
-            return False
-        if (open_uses or outline.has_server_tools) and not _follow_uses(entry.message, open_uses):
+        follows = not (open_uses or outline.has_server_tools) or _follow_uses(entry.message, open_uses)
+        if not is_filled or not follows or (outline.is_first and entry is not entries[0]):
             return False
         if result_ids:
             for call_id in result_ids:

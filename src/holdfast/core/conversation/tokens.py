@@ -11,7 +11,17 @@ from dataclasses import field, fields, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from holdfast.core.conversation.batching import is_id_from_name
-from holdfast.core.conversation.messages import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.core.conversation.messages import (
+    TEXT_OUTLINE,
+    Media,
+    Message,
+    Opaque,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.core.schema import is_number, short_repr
 from holdfast.dataclass import dataclass
 from holdfast.errors import SettingsError
@@ -201,6 +211,10 @@ _SHARED_COUNTS: dict[tuple[int, ...], tuple[object, ...]] = {}
 """The first so many counts, by their numbers, each with the counter that counted last."""
 
 
+_set_counts: Callable[[Message, tuple[object, ...]], None] = Message.__dict__["counts"].__set__
+"""Fills the field of a frozen message, in half the time of `object.__setattr__`."""
+
+
 def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
     """Return the tokens of a message: those of its text, and those of its media. A message is counted once."""
     counts = message.counts
@@ -217,8 +231,35 @@ def message_tokens(message: Message, counter: Counter) -> tuple[int, int]:
             part_words, part_media = _part_tokens(part, counter)
             words += part_words
             media += part_media
-    object.__setattr__(message, "counts", counts + _counted(counter, words, media))
+    _set_counts(message, counts + _counted(counter, words, media))
     return words, media
+
+
+def tokens_of_messages(messages: Sequence[Message], counter: Counter) -> tuple[list[int], list[int]]:
+    """Return the tokens of each message: those of its text, and those of its media.
+
+    It is `message_tokens` for many, in half the time: new messages of one text are counted in one call of
+    `count_texts`, if the counter has that.
+    """
+    found = [one.counts for one in messages]
+    if not all(found):
+        count_texts: Callable[[list[str]], list[int]] | None = getattr(counter, "count_texts", None)
+        plain = [
+            one for one in messages if one.outline is TEXT_OUTLINE and not one.counts and not one.extra_fields_json
+        ]
+        if plain and count_texts is not None:
+            texts: list[str] = [getattr(one.parts[0], "text", "") for one in plain]
+            counts = count_texts(texts)
+            shared = {tokens: _counted(counter, MESSAGE_OVERHEAD + tokens, 0) for tokens in set(counts)}
+            for message, tokens in zip(plain, counts, strict=True):
+                _set_counts(message, shared[tokens])
+            if len(plain) == len(found):
+                return [MESSAGE_OVERHEAD + tokens for tokens in counts], [0] * len(found)
+            found = [one.counts for one in messages]
+    if any([not counts or counts[0] is not counter for counts in found]):  # noqa: C419 - a list takes half the time
+        found = [(counter, *message_tokens(one, counter)) for one in messages]
+    words, media = [counts[1] for counts in found], [counts[2] for counts in found]
+    return words, media  # pyright: ignore[reportReturnType]
 
 
 def text_tokens(part: Text, counter: Counter) -> int:

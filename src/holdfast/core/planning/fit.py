@@ -16,6 +16,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import add
 from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.cuts import (
@@ -35,7 +36,7 @@ from holdfast.core.conversation.shorten import (
     recall_range_hint,
 )
 from holdfast.core.conversation.spans import PositionRanges, position_count, ranges_without
-from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD, message_tokens
+from holdfast.core.conversation.tokens import MESSAGE_OVERHEAD, REPLY_OVERHEAD, tokens_of_messages
 from holdfast.core.conversation.transcript import MessageFormat, Transcript, json_bytes
 from holdfast.core.planning.policy import FitSettings
 from holdfast.core.planning.receipt import View
@@ -315,30 +316,50 @@ class ViewFitter:
     def _suffix_sums(self) -> tuple[list[int], list[int]]:
         """The cost of the last 0, 1, 2 … messages, whole and clipped, until the latter exceeds the budget."""
         raw_sums, short_sums = [0], [0]
-        costs = self._transcript.cached_costs["short", self._clip_chars]
         max_tokens, protected = self._max_tokens, self._protection.whole
-        for index in range(len(self._transcript) - 1, -1, -1):
-            if short_sums[-1] > max_tokens:
-                break
-            whole, shortened = costs.get(index) or self._cost(index, costs)
-            raw_sums.append(raw_sums[-1] + whole)
-            short_sums.append(short_sums[-1] + (whole if index in protected else shortened))
+        raw = short = 0
+        stop = len(self._transcript)
+        while stop > 0 and short <= max_tokens:
+            # A token is rarely less than a byte, so hardly any message is counted in vain.
+            start = min(stop - 1, self._transcript.start_of_last_bytes(stop, (max_tokens - short) * 0.75))
+            costs = self._costs(range(start, stop))
+            for index in range(stop - 1, start - 1, -1):
+                if short > max_tokens:
+                    break
+                if index in protected:
+                    whole = shortened = self._transcript.tokens(index)
+                else:
+                    whole, shortened = costs[index]
+                raw += whole
+                short += shortened
+                raw_sums.append(raw)
+                short_sums.append(short)
+            stop = start
         return raw_sums, short_sums
 
-    def _cost(self, index: int, costs: dict[int, tuple[int, int]]) -> tuple[int, int]:
-        """Return the cost of a message, whole and shortened, and cache it for the next request."""
-        transcript = self._transcript
-        entry = transcript.entry(index)
-        words, media = transcript.tokens_of(entry.message)
-        whole = words + media
-        if index in self._protection.whole:
-            return whole, whole
-        if not media and transcript.bytes_of(index) <= self._clip_chars:
-            self._short[index], shortened = entry, whole
-        else:
-            shortened = sum(transcript.tokens_of(self._shortened_entry(index).message))
-        cost = costs[index] = whole, shortened
-        return cost
+    def _costs(self, indices: range) -> Mapping[int, tuple[int, int]]:
+        """Return what messages cost, whole and shortened, and cache it for the next request.
+
+        Protected messages, which are not shortened in this request, may be missing.
+        """
+        transcript, known = self._transcript, self._transcript.cached_costs["short", self._clip_chars]
+        new = [index for index in indices if index not in known]
+        entries = transcript.entries(new)
+        words, media = tokens_of_messages([entry.message for entry in entries], transcript.counter)
+        costs = list(map(add, words, media))
+        equal = {cost: (cost, cost) for cost in set(costs)}
+        priced = dict(zip(new, map(equal.__getitem__, costs), strict=True))
+        small = dict(zip(new, entries, strict=True))
+        if transcript.largest_bytes > self._clip_chars or any(media):
+            for index, media_tokens in zip(new, media, strict=True):
+                if media_tokens or transcript.bytes_of(index) > self._clip_chars:
+                    del small[index]
+                    whole, _ = priced.pop(index)
+                    if index not in self._protection.whole:
+                        priced[index] = whole, sum(transcript.tokens_of(self._shortened_entry(index).message))
+        self._short.update(small)
+        known.update(priced)
+        return known
 
     def _may_fit(self, compact_before: int, clip_before: int) -> bool:
         """Return whether a cut is worth composing; the effect of repair is not known yet."""
@@ -445,9 +466,8 @@ class ViewFitter:
             yield f"the last exchange alone is too long, so its outputs were clipped to {chars:,} characters"
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:
-        counter = self._transcript.counter
-        counts = [message_tokens(entry.message, counter) for entry in entries]
-        return sum([words for words, _ in counts]), sum([media for _, media in counts])
+        words, media = tokens_of_messages([entry.message for entry in entries], self._transcript.counter)
+        return sum(words), sum(media)
 
     def _digest_entry(self, compact_before: int, compacted: PositionRanges) -> Entry:
         """Return the digest of the messages before a cut; the same cut has the same digest."""
