@@ -1,5 +1,7 @@
 """The identifiers of a ledger: ranked, bounded, packed."""
 
+import gc
+import json
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import counter_for
 from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
+from holdfast.core.history.snapshot import from_snapshot_json, to_snapshot_json
 from holdfast.core.ledger import names
 from holdfast.core.ledger.ledger import Ledger
 from holdfast.core.ledger.names import UsedNames, pack_names
@@ -148,3 +151,35 @@ def test_the_best_names_are_the_first_of_all_also_among_equals(uses: list[str], 
         used.observe({name: 3.0}, position // 4)
 
     assert used.ranked(limit) == used.ranked()[:limit]
+
+
+def test_names_of_a_snapshot_go_on_as_if_they_had_stayed_in_memory() -> None:
+    stayed = UsedNames()
+    stayed.observe({"src/app.py": 3.0, "build-1234": 0.5}, 3)
+
+    text = to_snapshot_json(stayed)
+    resumed = from_snapshot_json(UsedNames, text)
+
+    assert json.loads(text) == [{name.text: [*name] for name in stayed.ranked()}]
+    assert resumed.ranked() == stayed.ranked()
+    for one in (stayed, resumed):
+        one.observe({"src/app.py": 6.0, "tests/test_app.py": 3.0}, 9)
+    assert resumed == stayed
+    assert resumed.ranked(1) == stayed.ranked(1)
+    assert [(name.text, name.first, name.last) for name in resumed.ranked()] == [
+        ("src/app.py", 3, 9),
+        ("tests/test_app.py", 9, 9),
+        ("build-1234", 3, 3),
+    ]
+
+
+def test_thousands_of_names_are_few_objects() -> None:
+    weights = {f"module_{number}": 1.0 for number in range(5_000)}
+    gc.collect()
+    before = len(gc.get_objects())
+
+    used = UsedNames()
+    used.observe(weights, 1)
+
+    assert len(used) == 5_000
+    assert len(gc.get_objects()) - before < 50

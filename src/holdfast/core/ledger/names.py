@@ -6,12 +6,13 @@ order of two names changes only when one of them is used again. Each name theref
 the current position. Packing chooses the likeliest names per token, verbatim, and omits names that are part of another.
 """
 
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from itertools import accumulate, starmap
 from math import log2
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from holdfast.core.conversation.frames import IDENTIFIERS_HEADING
 from holdfast.core.conversation.tokens import Counter
@@ -48,55 +49,97 @@ class RankedName(NamedTuple):
     """The positions of its first and last use."""
 
 
+_Item: TypeAlias = tuple[float, str, int, int]
+"""The fields of a `RankedName`."""
+
+
+class _NameTable(Mapping[str, _Item]):
+    """The identifiers of a conversation, of which there are thousands, with their ranks and positions in arrays.
+
+    An object for each takes more memory than the text that it comes from, and Python's garbage collector visits it.
+    """
+
+    __slots__ = ("_firsts", "_indices", "_lasts", "_ranks")
+
+    def __init__(self, items: Iterable[_Item] = ()) -> None:
+        self._indices: dict[str, int] = {}
+        """The index of each identifier in the arrays; they have the same order."""
+        self._ranks = array("d")
+        self._firsts, self._lasts = array("I"), array("I")
+        for rank, text, first, last in items:
+            self.add(text, rank, first, last)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._indices)
+
+    def __getitem__(self, text: str) -> _Item:
+        index = self._indices[text]
+        return self._ranks[index], text, self._firsts[index], self._lasts[index]
+
+    def add(self, text: str, rank: float, first: int, last: int) -> None:
+        """Add an identifier that is not in the table."""
+        self._indices[text] = len(self._ranks)
+        self._ranks.append(rank)
+        self._firsts.append(first)
+        self._lasts.append(last)
+
+    def observe(self, weights: Mapping[str, float], position: int) -> None:
+        """Record the names of one message, each with the weight of its use."""
+        indices, ranks, lasts, age = self._indices, self._ranks, self._lasts, position / HALF_LIFE
+        for text, weight in weights.items():
+            index, prior = indices.get(text), _prior(len(text), text.isdigit())
+            if index is None:
+                self.add(text, log2(weight) + age + prior, position, position)
+            else:
+                last = max(position, lasts[index])
+                faded = 2.0 ** (REPEAT_POWER * (ranks[index] - prior - last / HALF_LIFE))
+                score = log2(faded + weight**REPEAT_POWER) / REPEAT_POWER
+                ranks[index], lasts[index] = score + last / HALF_LIFE + prior, last
+
+    def best(self, limit: int | None) -> list[_Item]:
+        """Return all items, or the best `limit` of them, best first."""
+        items: Iterable[_Item] = zip(self._ranks, self._indices, self._firsts, self._lasts, strict=True)
+        if limit is not None and 0 < limit < len(self):
+            # Numbers sort several times faster than items, so only items of the likeliest names are made and sorted.
+            least = sorted(self._ranks)[-limit]
+            items = [item for item in items if item[0] >= least]
+        return sorted(items, reverse=True)[:limit]
+
+
 @dataclass(slots=True)
 class UsedNames:
     """The identifiers that a conversation has used."""
 
-    _items: dict[str, tuple[float, str, int, int]] = field(default_factory=dict[str, tuple[float, str, int, int]])
-    """The fields of a `RankedName` by its text. Python's garbage collector soon stops visiting plain tuples of numbers
-    and texts; of named tuples it would visit thousands in each session, whenever it runs."""
+    _items: Mapping[str, _Item] = field(default_factory=_NameTable)
+    """The fields of a `RankedName` by its text; a snapshot has them as an ordinary object."""
 
     def __len__(self) -> int:
         return len(self._items)
 
+    def _table(self) -> _NameTable:
+        items = self._items
+        if not isinstance(items, _NameTable):
+            self._items = items = _NameTable(items.values())
+        return items
+
     def observe(self, weights: Mapping[str, float], position: int) -> None:
         """Record the names of one message, each with the weight of its use."""
-        items, age = self._items, position / HALF_LIFE
-        for text, weight in weights.items():
-            known, prior = items.get(text), _prior(len(text), text.isdigit())
-            if known is None:
-                items[text] = (log2(weight) + age + prior, text, position, position)
-            else:
-                rank, _, first, known_last = known
-                last = max(position, known_last)
-                faded = 2.0 ** (REPEAT_POWER * (rank - prior - last / HALF_LIFE))
-                score = log2(faded + weight**REPEAT_POWER) / REPEAT_POWER
-                items[text] = (score + last / HALF_LIFE + prior, text, first, last)
-        if len(items) > MAX_HELD_NAMES:
-            self._items = {item[1]: item for item in self._likeliest(MAX_KEPT_NAMES)}
+        table = self._table()
+        table.observe(weights, position)
+        if len(table) > MAX_HELD_NAMES:
+            self._items = _NameTable(table.best(MAX_KEPT_NAMES))
 
     def ranked(self, limit: int | None = None) -> list[RankedName]:
         """Return the identifiers, or the best `limit` of them, most likely needed first."""
-        return list(starmap(RankedName, self._best(limit)))
-
-    def _best(self, limit: int | None) -> list[tuple[float, str, int, int]]:
-        if limit is not None and 0 < limit < len(self._items):
-            return sorted(self._likeliest(limit), reverse=True)
-        return sorted(self._items.values(), reverse=True)[:limit]
-
-    def _likeliest(self, limit: int) -> list[tuple[float, str, int, int]]:
-        """Return the best items, in any order; there are more than `limit`."""
-        items = self._items.values()
-        # Numbers sort several times faster than items, and then only items of the same rank remain to sort.
-        least = sorted([item[0] for item in items])[-limit]
-        best = [item for item in items if item[0] > least]
-        others = sorted([item for item in items if item[0] == least], reverse=True)
-        return [*best, *others[: limit - len(best)]]
+        return list(starmap(RankedName, self._table().best(limit)))
 
     def pack(self, allowance_tokens: int, counter: Counter, *, exclude_text: str = "") -> str:
         """Return as many identifiers as fit, verbatim, except those in `exclude_text`."""
         priced: list[tuple[float, str, int]] = []
-        for rank, text, _, _ in self._best(max(0, allowance_tokens // MIN_NAME_TOKENS)):
+        for rank, text, _, _ in self._table().best(max(0, allowance_tokens // MIN_NAME_TOKENS)):
             cost = max(1, counter.count(f" {text}"))
             priced.append((rank + log2(_estimated_cost(len(text)) / cost), text, cost))
         priced.sort(reverse=True)
