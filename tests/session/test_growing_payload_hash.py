@@ -20,11 +20,11 @@ CHANGES = st.lists(
 
 @given(CHANGES)
 def test_a_hash_that_grows_is_always_that_of_all_messages(changes: Changes) -> None:
-    growing, digests = GrowingPayloadHash(), list[bytes]()
+    growing, hashes = GrowingPayloadHash(), list[str]()
 
     for kept, added, extras, is_hashed in changes:
-        del digests[kept:]
-        growing.cut(len(digests))
-        digests += [hashlib.sha256(text).digest() for text in added]
+        del hashes[kept:]
+        growing.cut(len(hashes))
+        hashes += [hashlib.sha256(text).hexdigest() for text in added]
         if is_hashed:
-            assert growing.of(digests, extras) == payload_hash(digests, extras)
+            assert growing.of(hashes, extras) == payload_hash(hashes, extras)

@@ -38,13 +38,13 @@ def encode_extras(extras: RequestExtras) -> bytes:
     return encode_canonical_json([extras.system, list(map(dict, extras.tools))])
 
 
-def payload_hash(message_digests: Iterable[bytes], encoded_extras: bytes) -> str:
+def payload_hash(message_hashes: Iterable[str], encoded_extras: bytes) -> str:
     """Return the hash of a request; it combines the hashes of its messages, so only new messages are hashed."""
-    return hashlib.sha256(encoded_extras + b"".join(message_digests)).hexdigest()
+    return hashlib.sha256(encoded_extras + bytes.fromhex("".join(message_hashes))).hexdigest()
 
 
 class GrowingPayloadHash:
-    """The hash of a request that mostly continues the last one: `payload_hash`, without reading all digests again."""
+    """The hash of a request that mostly continues the last one: `payload_hash`, without reading all of theirs again."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -52,16 +52,16 @@ class GrowingPayloadHash:
         self._length = 0
 
     def cut(self, length: int) -> None:
-        """Note that only the first digests stay as they were."""
+        """Note that only the first hashes stay as they were."""
         if length < self._length:
             self._extras = None
 
-    def of(self, message_digests: list[bytes], encoded_extras: bytes) -> str:
-        """Return the hash of a request whose digests were only added to since the last call, except after a `cut`."""
+    def of(self, message_hashes: list[str], encoded_extras: bytes) -> str:
+        """Return the hash of a request whose hashes were only added to since the last call, except after a `cut`."""
         if self._extras != encoded_extras:
             self._hash, self._extras, self._length = hashlib.sha256(encoded_extras), encoded_extras, 0
-        self._hash.update(b"".join(message_digests[self._length :]))
-        self._length = len(message_digests)
+        self._hash.update(bytes.fromhex("".join(message_hashes[self._length :])))
+        self._length = len(message_hashes)
         return self._hash.hexdigest()
 
 
@@ -105,8 +105,6 @@ class EncodedView(NamedTuple):
     """The projection whose first entries these are; it only grows. None if some were changed or made for the view."""
     messages: list[Mapping[str, object]]
     hashes: list[str]
-    digests: list[bytes]
-    """The same hashes as bytes."""
     positions: list[int | None]
     is_kept: list[bool]
     """Whether each entry is a recorded message that is sent unchanged."""
@@ -137,7 +135,7 @@ def encode_view(
             previous.payload.cut(same)
         encoded = EncodedView(message_format, entries, source, *columns, payload=previous.payload)
     else:
-        encoded = EncodedView(message_format, entries, source, [], [], [], [], [], [], [], GrowingPayloadHash())
+        encoded = EncodedView(message_format, entries, source, [], [], [], [], [], [], GrowingPayloadHash())
     moved_texts: Callable[[], Container[str]] | None = None
     for entry in entries[len(encoded.messages) :]:
         message, position = entry
@@ -156,7 +154,6 @@ def encode_view(
         is_kept = message is recorded or (is_unedited and position is not None)
         encoded.messages.append(native)
         encoded.hashes.append(digest)
-        encoded.digests.append(bytes.fromhex(digest))
         encoded.positions.append(position)
         encoded.is_kept.append(is_kept)
         if is_kept or recorded is None:
@@ -259,9 +256,9 @@ def request_of(
             digest if message is marked else message_hash(message)
             for digest, message, marked in zip(hashes, messages, encoded.messages, strict=True)
         ]
-        payload = payload_hash(map(bytes.fromhex, hashes), encoded_extras)
+        payload = payload_hash(hashes, encoded_extras)
     else:
-        payload = encoded.payload.of(encoded.digests, encoded_extras)
+        payload = encoded.payload.of(encoded.hashes, encoded_extras)
     compacted: list[range] = []
     conflicts: tuple[str, ...] = ()
     if compactions := history.version.state_of(situation.scope).compactions:
@@ -340,7 +337,7 @@ def rebuild_request(event: log.RequestPrepared, history: History) -> tuple[list[
     """Return the messages of a recorded request and their hash, from the history at that time."""
     messages = [message for _, message in rebuild_messages(event, history)]
     extras = encode_extras(history.session_state.extras_for(event.scope))
-    return messages, payload_hash((bytes.fromhex(message_hash(message)) for message in messages), extras)
+    return messages, payload_hash(map(message_hash, messages), extras)
 
 
 def rebuild_messages(event: log.RequestPrepared, history: History) -> list[tuple[int | None, Mapping[str, object]]]:

@@ -545,7 +545,7 @@ class Pages:
             request = _request_numbered(index, number)
             event, past, messages = await index.rebuild(request)
             now = _side(index, request, past, messages)
-            is_same = payload_hash(map(bytes.fromhex, now.hashes), encode_extras(now.extras)) == request.payload_hash
+            is_same = payload_hash(now.hashes, encode_extras(now.extras)) == request.payload_hash
             form = format_named(request.format or "openai-chat")
             cache, diff = None, tuple[DiffRow, ...]()
             if request.previous is not None:
