@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pexpect
 from pexpect.fdpexpect import fdspawn
@@ -41,13 +41,14 @@ def run_program(
     env: dict[str, str],
     folder: Path,
     said: str = "",
+    stdout: int | None = None,
     is_fresh: bool = False,
     on_start: Callable[[int], None] = lambda _: None,
 ) -> subprocess.CompletedProcess[str]:
     """Run the program to its end with pipes for its standard streams.
 
-    A lone surrogate in `said` stands for a byte that is not UTF-8. `on_start` gets the number of its process before
-    anything is said to it.
+    A lone surrogate in `said` stands for a byte that is not UTF-8. What it writes goes to `stdout` where that is given.
+    `on_start` gets the number of its process before anything is said to it.
     """
     if is_fresh or IS_ALWAYS_FRESH:
         command = [HOLDFAST, *arguments]
@@ -55,7 +56,7 @@ def run_program(
         with subprocess.Popen(
             command,
             stdin=pipe,
-            stdout=pipe,
+            stdout=pipe if stdout is None else stdout,
             stderr=pipe,
             env=env,
             cwd=folder,
@@ -69,14 +70,55 @@ def run_program(
                 process.kill()
                 raise
         return subprocess.CompletedProcess(command, process.returncode, *outputs)
-    (stdin, writing), (out, stdout), (error, stderr) = os.pipe(), os.pipe(), os.pipe()
-    process = fork(arguments, env, folder, (stdin, stdout, stderr))
+    (stdin, writing), (out, piped), (error, stderr) = os.pipe(), os.pipe(), os.pipe()
+    if stdout is not None:
+        os.dup2(stdout, piped)
+    process = fork(arguments, env, folder, (stdin, piped, stderr))
     assert process.pid is not None
     on_start(process.pid)
     with ThreadPoolExecutor() as threads:
         threads.submit(_write_all, writing, said)
         outputs = [threads.submit(_read_all, stream) for stream in (out, error)]
     return subprocess.CompletedProcess([HOLDFAST, *arguments], wait_for(process), *(one.result() for one in outputs))
+
+
+class RunningProgram:
+    """A forked program with pipes for its standard streams, used as `subprocess.Popen` is."""
+
+    def __init__(self, *arguments: str, env: dict[str, str], folder: Path) -> None:
+        (stdin, writing), (out, stdout), (error, stderr) = os.pipe(), os.pipe(), os.pipe()
+        self._process = fork(arguments, env, folder, (stdin, stdout, stderr))
+        self.stdin = os.fdopen(writing, "w", encoding="utf-8")
+        self.stdout, self.stderr = (os.fdopen(fd, encoding="utf-8") for fd in (out, error))
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def wait(self) -> int:
+        return wait_for(self._process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            stream.close()
+        if self._process.is_alive():
+            self._process.kill()
+            self.wait()
+
+
+def start_program(
+    *arguments: str, env: dict[str, str], folder: Path, is_fresh: bool = False
+) -> "subprocess.Popen[str] | RunningProgram":
+    """Start the program with pipes for its standard streams, to be talked to while it runs."""
+    if is_fresh or IS_ALWAYS_FRESH:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [HOLDFAST, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=folder, text=True
+        )
+    return RunningProgram(*arguments, env=env, folder=folder)
 
 
 def open_terminal(
@@ -171,9 +213,11 @@ def _run_forked(
         os.dup2(stream.fd, number)
     for fd in {stream.fd for stream in streams}:
         os.close(fd)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    named, _, reaction = env.get("PYTHONIOENCODING", "").partition(":")
+    encoding, errors = named or "utf-8", reaction or ("strict" if named else "surrogateescape")
+    sys.stdin = sys.__stdin__ = open(0, encoding=encoding, errors=errors)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, errors=errors)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding=encoding, errors="backslashreplace")  # noqa: SIM115
     sys.argv = [HOLDFAST, *arguments]
     sys.path = [str(Path(HOLDFAST).parent), *(path for path in sys.path if path != ROOT)]
     try:

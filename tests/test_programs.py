@@ -10,14 +10,28 @@ from tests.programs import open_terminal, run_program
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["config", "--json"], ["config", "set", "preset", "nope"], ["sessions", "--wrong"], []],
-    ids=["reads the environment and the folder", "fails", "exits in the parser", "has no arguments"],
+    ("arguments", "more"),
+    [
+        (["config", "--json"], {}),
+        (["config", "set", "preset", "nope"], {}),
+        (["sessions", "--wröng"], {}),
+        (["sessions", "--wröng"], {"PYTHONIOENCODING": "ascii:strict"}),
+        ([], {}),
+    ],
+    ids=[
+        "reads the environment and the folder",
+        "fails",
+        "exits in the parser",
+        "is told an encoding",
+        "has no arguments",
+    ],
 )
-def test_a_forked_program_writes_and_returns_what_a_fresh_one_does(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_forked_program_writes_and_returns_what_a_fresh_one_does(
+    tmp_path: Path, arguments: list[str], more: dict[str, str]
+) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "holdfast.toml").write_text('preset = "copilot"\n')
-    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "HOLDFAST_BUDGET": "12345"}
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "HOLDFAST_BUDGET": "12345", **more}
 
     forked, fresh = (run_program(*arguments, env=env, folder=tmp_path, is_fresh=is_fresh) for is_fresh in (False, True))
 

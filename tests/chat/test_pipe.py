@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 import sys
 from base64 import b64encode
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from holdfast.testing.endpoint import http_response, text_stream, tool_call_stream
 from tests.chat.conftest import Served
-from tests.programs import HOLDFAST, run_program
+from tests.programs import run_program, start_program
 
 
 @pytest.fixture
@@ -43,8 +42,9 @@ def test_standard_input_may_begin_with_a_mark_and_hold_bytes_that_are_not_utf_8(
     served: Served, env: dict[str, str], folder: Path, encoding: str, arguments: list[str]
 ) -> None:
     environment = {**env, "PYTHONIOENCODING": encoding}
+    is_fresh = encoding == "ascii:strict" and not arguments
 
-    code, _, _ = ran(served, environment, folder, *arguments, said="\ufeffcafé \udcff\r\n", is_fresh=True)
+    code, _, _ = ran(served, environment, folder, *arguments, said="\ufeffcafé \udcff\r\n", is_fresh=is_fresh)
 
     assert (code, served.prompts) == (0, ["café \ufffd"])
 
@@ -53,9 +53,8 @@ def test_standard_input_may_begin_with_a_mark_and_hold_bytes_that_are_not_utf_8(
 def test_a_chat_that_waits_for_a_line_ends_in_order_when_it_is_told_to_end(
     served: Served, env: dict[str, str], folder: Path, number: int
 ) -> None:
-    command = [HOLDFAST, "chat", "--model", served.model]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=folder, text=True) as process:
+    is_fresh = number == signal.SIGTERM
+    with start_program("chat", "--model", served.model, env=env, folder=folder, is_fresh=is_fresh) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -301,11 +300,9 @@ def test_a_wrong_value_of_a_variable_ends_the_program(served: Served, env: dict[
 def test_a_full_disk_below_the_answer_is_no_failure_of_the_model(
     served: Served, env: dict[str, str], folder: Path, arguments: list[str]
 ) -> None:
+    command = ("chat", "--model", served.model, *arguments, "hi")
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [HOLDFAST, "chat", "--model", served.model, *arguments, "hi"],
-            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=env, cwd=folder, text=True, check=False,
-        )  # fmt: skip
+        done = run_program(*command, env=env, folder=folder, stdout=full.fileno(), is_fresh="--json" in arguments)
 
     problem = "holdfast: standard output: No space left on device; what it has got is not whole\n"
     assert (done.returncode, done.stderr) == (2, problem)

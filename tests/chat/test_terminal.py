@@ -273,7 +273,7 @@ def test_a_prompt_that_could_not_be_sent_is_said_by_retry(sit: Sit, served: Serv
 
 def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, served: Served) -> None:
     served.script.append(tool_call_stream(("run_command", {"command": "sleep 303"})))
-    person = sit("--tools", "run", is_fresh=True)
+    person = sit("--tools", "run")
     person.says("Do it.")
     person.sees("[y] yes")
     person.says("y")
