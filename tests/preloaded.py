@@ -1,4 +1,7 @@
-"""What a chat imports and builds before its first answer: done once, by the server that forks programs."""
+"""What a chat, a gateway and an MCP server import and build before their first answer.
+
+The server that forks programs does it once.
+"""
 
 import gc
 from importlib import import_module
@@ -16,10 +19,15 @@ for name in (
     "holdfast.apps.chat.terminal_screen",
     "holdfast.apps.chat.turn",
     "holdfast.apps.cli.chat",
+    "holdfast.apps.cli.gateway",
+    "holdfast.apps.cli.mcp",
     "holdfast.apps.cli.output",
+    "holdfast.apps.gateway",
+    "holdfast.apps.mcp",
     "holdfast.models.openai_compatible",
     "holdfast.stores.sqlite.store",
     "openai.resources.chat.completions",
+    "pydantic_ai.mcp",
     "tests.programs",
 ):
     import_module(name)

@@ -21,6 +21,7 @@ from holdfast.stores.base import Store
 from holdfast.stores.read_only import ReadOnlyStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.chat import assistant_message, user_message
+from tests.programs import run_program
 
 TALK = [user_message("the harbour code is KESTREL"), assistant_message("noted"), user_message("and now?")]
 
@@ -252,11 +253,9 @@ async def test_requests_that_are_piped_into_the_program_are_answered_though_the_
         ),
     ]
 
-    run = await asyncio.create_subprocess_exec(
-        *(Path(sys.executable).with_name("holdfast"), "mcp"), env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    output, _ = await run.communicate("\n".join([*lines, ""]).encode())
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
+    run = await asyncio.to_thread(run_program, "mcp", env=env, folder=tmp_path, said="\n".join([*lines, ""]))
+    output = run.stdout
     answers = {str(one.get("id")): one for one in map(json.loads, output.splitlines()[1:]) if "result" in one}
     errors = [one["error"] for one in map(json.loads, output.splitlines()) if "error" in one]
     greeting = json.loads(output.splitlines()[0])["result"]
@@ -283,11 +282,9 @@ async def test_a_request_with_half_a_character_is_answered_under_its_id(tmp_path
         json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}),
     ]
 
-    run = await asyncio.create_subprocess_exec(
-        *(Path(sys.executable).with_name("holdfast"), "mcp"), env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    output, _ = await run.communicate("\n".join([*lines, ""]).encode())
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
+    run = await asyncio.to_thread(run_program, "mcp", env=env, folder=tmp_path, said="\n".join([*lines, ""]))
+    output = run.stdout
     greeting, answer = map(json.loads, output.splitlines())
 
     assert (greeting["id"], answer["id"]) == (0, 1)
@@ -295,7 +292,7 @@ async def test_a_request_with_half_a_character_is_answered_under_its_id(tmp_path
 
 
 @pytest.mark.parametrize(("output", "code"), [("a closed pipe", 0), ("/dev/full", 2)])
-async def test_an_output_that_takes_no_answer_ends_the_program_without_a_traceback(
+def test_an_output_that_takes_no_answer_ends_the_program_without_a_traceback(
     tmp_path: Path, output: str, code: int
 ) -> None:
     if output == "/dev/full" and not Path(output).exists():
@@ -306,16 +303,13 @@ async def test_an_output_that_takes_no_answer_ends_the_program_without_a_traceba
     os.close(reading)
     full = os.open(output, os.O_WRONLY) if output == "/dev/full" else writing
 
-    run = await asyncio.create_subprocess_exec(
-        *(Path(sys.executable).with_name("holdfast"), "mcp"), env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
-        stdin=subprocess.PIPE, stdout=full, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path)}
+    run = run_program("mcp", env=env, folder=tmp_path, said=f"{hello}\n", stdout=full)
     for one in {writing, full}:
         os.close(one)
-    _, printed = await run.communicate(f"{hello}\n".encode())
 
-    said = b"" if code == 0 else b"holdfast: standard output: No space left on device; what it has got is not whole\n"
-    assert (run.returncode, printed) == (code, said)
+    said = "" if code == 0 else "holdfast: standard output: No space left on device; what it has got is not whole\n"
+    assert (run.returncode, run.stderr) == (code, said)
 
 
 async def test_an_interrupt_ends_the_program_though_its_client_is_silent(tmp_path: Path) -> None:
