@@ -10,6 +10,7 @@ import atexit
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -95,8 +96,17 @@ class RunningProgram:
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
 
-    def wait(self) -> int:
-        return wait_for(self._process)
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float = TIMEOUT_SECONDS) -> int:
+        self._process.join(timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(HOLDFAST, timeout)
+        return code
 
     def __enter__(self) -> Self:
         return self
@@ -104,8 +114,8 @@ class RunningProgram:
     def __exit__(self, *_: object) -> None:
         for stream in (self.stdin, self.stdout, self.stderr):
             stream.close()
-        if self._process.is_alive():
-            self._process.kill()
+        if self.poll() is None:
+            self.kill()
             self.wait()
 
 

@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
+import subprocess
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from starlette.applications import Starlette
@@ -23,6 +23,9 @@ from holdfast.apps.serving import COLLECTION_THRESHOLDS, AppServer, serve_app
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, ask
+from tests.programs import RunningProgram, start_program
+
+Program: TypeAlias = "subprocess.Popen[str] | RunningProgram"
 
 CHAT = b'{"model":"gpt-5","stream":true,"messages":[{"role":"user","content":"hi"}]}'
 STREAM = (("content-type", "text/event-stream"),)
@@ -31,36 +34,34 @@ SSE = [b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n', b"data: 
 
 @asynccontextmanager
 async def started(
-    folder: Path, *arguments: str, hang_up: signal.Handlers = signal.SIG_DFL
-) -> AsyncGenerator[tuple[Process, str, list[str]]]:
+    folder: Path, *arguments: str, hang_up: signal.Handlers = signal.SIG_DFL, is_fresh: bool = False
+) -> AsyncGenerator[tuple[Program, str, list[str]]]:
     """Start the program, and yield it with its address and the lines before that."""
-    program = "import sys; from holdfast.apps.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        "gateway",
-        "--port",
-        "0",
-        "--store",
-        f"sqlite:///{folder}/a.db",
-        *arguments,
-    ]
-    environ = {**os.environ, "HOME": str(folder)}
+    command = ("gateway", "--port", "0", "--store", f"sqlite:///{folder}/a.db", *arguments)
     before = signal.signal(signal.SIGHUP, hang_up)  # `nohup`, if it runs the tests, makes programs ignore it
-    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environ)
+    process = start_program(*command, env={**os.environ, "HOME": str(folder)}, folder=Path.cwd(), is_fresh=is_fresh)
     signal.signal(signal.SIGHUP, before)
-    assert process.stderr is not None
-    lines: list[str] = []
-    try:
-        while not (line := (await process.stderr.readline()).decode().strip()).startswith("listening on "):
-            assert line, lines
-            lines.append(line)
-        yield process, line.removeprefix("listening on "), lines
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+    with process:
+        assert process.stderr is not None
+        lines: list[str] = []
+        try:
+            while not (line := (await asyncio.to_thread(process.stderr.readline)).strip()).startswith("listening on "):
+                assert line, lines
+                lines.append(line)
+            yield process, line.removeprefix("listening on "), lines
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+async def ended(process: Program) -> int:
+    """Wait until the program has ended, and return its exit code."""
+    return await asyncio.to_thread(process.wait, 20)
+
+
+async def assert_it_goes_on(process: Program) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        await asyncio.to_thread(process.wait, 0.5)
 
 
 @pytest.mark.parametrize("stopped_by", [signal.SIGTERM, signal.SIGHUP])
@@ -69,16 +70,18 @@ async def test_it_says_where_it_listens_and_where_its_token_is_and_finishes_stre
 ) -> None:
     at = len(FaultyAnswer(headers=STREAM, framing="close").encoded()[0]) + len(SSE[0])
     answer = FaultyAnswer(headers=STREAM, pieces=SSE, framing="close", fault="stall", at=at)
-    async with FaultyUpstream(answer) as upstream, started(tmp_path, "--upstream", f"openai={upstream.url}/v1") as one:
+    async with (
+        FaultyUpstream(answer) as upstream,
+        started(tmp_path, "--upstream", f"openai={upstream.url}/v1", is_fresh=stopped_by == signal.SIGTERM) as one,
+    ):
         process, url, lines = one
         client = RawClient(url)
         await client.send("POST", "/v1/chat/completions", CHAT)
         first = await client.read(until=SSE[0])
         process.send_signal(stopped_by)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(process.wait(), 0.5)
+        await assert_it_goes_on(process)
         await upstream.drop_connections()
-        code = await asyncio.wait_for(process.wait(), 20)
+        code = await ended(process)
         client.leave()
 
     assert (first.status, first.body, code) == (200, SSE[0], 0)
@@ -140,11 +143,11 @@ async def test_sessions_that_expire_in_a_gateway_take_their_files_along() -> Non
 
 
 async def test_a_gateway_under_nohup_goes_on_after_its_terminal_is_closed(tmp_path: Path) -> None:
-    async with started(tmp_path, hang_up=signal.SIG_IGN) as (process, url, _):
+    async with started(tmp_path, hang_up=signal.SIG_IGN, is_fresh=True) as (process, url, _):
         process.send_signal(signal.SIGHUP)
         seen = [(await ask(url, "GET", "/health")).status for _ in range(2)]
 
-    assert (seen, process.returncode) == ([200, 200], -signal.SIGKILL)
+    assert (seen, process.poll()) == ([200, 200], -signal.SIGKILL)
 
 
 async def test_a_second_interrupt_cuts_running_answers_stores_their_parts_and_says_nothing(tmp_path: Path) -> None:
@@ -156,12 +159,11 @@ async def test_a_second_interrupt_cuts_running_answers_stores_their_parts_and_sa
         await client.send("POST", "/v1/chat/completions", CHAT, {"x-holdfast-session": "s"})
         await client.read(until=SSE[0])
         process.send_signal(signal.SIGINT)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(process.wait(), 0.5)
+        await assert_it_goes_on(process)
         process.send_signal(signal.SIGINT)
-        code = await asyncio.wait_for(process.wait(), 20)
+        code = await ended(process)
         assert process.stderr is not None
-        printed = (await process.stderr.read()).decode()
+        printed = await asyncio.to_thread(process.stderr.read)
         client.leave()
     async with Session.open("s", store=f"sqlite:///{tmp_path}/a.db") as session:
         stored = [one["content"] for one in await session.messages_at(0, len(session))]
@@ -176,7 +178,7 @@ async def test_a_recorded_conversation_is_there_after_a_kill(tmp_path: Path) -> 
         async with started(tmp_path, *option) as (process, url, _):
             await ask(url, body=CHAT, x_holdfast_session="s")
             process.kill()
-            await process.wait()
+            await ended(process)
         async with started(tmp_path, *option) as (_, url, _):
             token = (tmp_path / "a.db.token").read_text().strip()
             seen = await ask(url, "GET", "/holdfast/v1/sessions/s/messages", authorization=f"Bearer {token}")
@@ -323,6 +325,8 @@ async def test_a_client_that_leaves_in_its_body_is_no_error_in_the_log(tmp_path:
             client.leave()
             assert begun.status == 100
         process.send_signal(signal.SIGTERM)
-        _, logged = await asyncio.wait_for(process.communicate(), 20)
+        code = await ended(process)
+        assert process.stderr is not None
+        logged = await asyncio.to_thread(process.stderr.read)
 
-    assert (logged, process.returncode) == (b"", 0)
+    assert (logged, code) == ("", 0)
