@@ -16,7 +16,8 @@ import pytest
 
 from holdfast.apps.cli import wrap as wrap_module
 from holdfast.apps.cli.main import main
-from holdfast.apps.cli.wrap import PROGRAMS, RUN_HOLDFAST, is_gateway
+from holdfast.apps.cli.wrap import DEFAULT_PORT, PROGRAMS, RUN_HOLDFAST, is_gateway
+from holdfast.apps.cli.wrap import _own_addresses as own_addresses
 from holdfast.errors import SettingsError
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient
@@ -170,52 +171,54 @@ def test_the_command_by_hand_names_a_key_and_does_not_show_it(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("name", "variables", "options", "upstreams"),
+    ("options", "upstream"),
+    [([], "anthropic=http://127.0.0.1:9/corp"), (["--upstream", "anthropic=http://127.0.0.1:9"], None)],
+)
+def test_an_agents_own_address_is_where_a_new_gateway_sends_its_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], upstream: str | None
+) -> None:
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9/corp")
+
+    done = wrapped(tmp_path, "claude", "--budget", "9000", *options, path=str(program.parent))
+
+    assert done.returncode == 0, done.stderr
+    shown = done.stderr.partition(", and in another terminal")[0].split(" ")
+    upstreams = [one.removeprefix("--upstream=") for one in shown if one.startswith("--upstream=")]
+    assert upstreams == [upstream or options[-1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "found"),
     [
-        ("claude", {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/corp"}, [], ["anthropic=http://127.0.0.1:9/corp"]),
+        ("claude", {"ANTHROPIC_BASE_URL": "http://localhost:8787", "OPENAI_BASE_URL": "http://127.0.0.1:9"}, {}),
         (
-            "claude",
-            {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9/corp"},
-            ["--upstream", "anthropic=http://127.0.0.1:9"],
-            ["anthropic=http://127.0.0.1:9"],
+            "copilot",
+            {"COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:9/v1"},
+            {"COPILOT_PROVIDER_BASE_URL": "--upstream=openai=http://127.0.0.1:9/v1"},
         ),
-        ("claude", {"ANTHROPIC_BASE_URL": "http://localhost:8787", "OPENAI_BASE_URL": "http://127.0.0.1:9"}, [], []),
-        ("copilot", {"COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:9/v1"}, [], ["openai=http://127.0.0.1:9/v1"]),
         (
             "copilot",
             {"COPILOT_PROVIDER_TYPE": "anthropic", "COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:9"},
-            [],
-            ["anthropic=http://127.0.0.1:9"],
+            {"COPILOT_PROVIDER_BASE_URL": "--upstream=anthropic=http://127.0.0.1:9"},
         ),
         (
             "aider",
             {"OPENAI_API_BASE": "http://127.0.0.1:9/v1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:8787"},
-            [],
-            ["openai=http://127.0.0.1:9/v1"],
+            {"OPENAI_API_BASE": "--upstream=openai=http://127.0.0.1:9/v1"},
         ),
     ],
 )
-def test_an_agents_own_address_is_where_a_new_gateway_sends_its_requests(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    name: str,
-    variables: dict[str, str],
-    options: list[str],
-    upstreams: list[str],
+def test_every_agent_has_variables_of_its_own_for_its_address_and_the_gateways_is_none(
+    monkeypatch: pytest.MonkeyPatch, name: str, variables: dict[str, str], found: dict[str, str]
 ) -> None:
-    program = tmp_path / "bin" / name
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n")
-    program.chmod(0o700)
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
 
-    done = wrapped(tmp_path, name, "--budget", "9000", *options, path=str(program.parent))
-
-    assert done.returncode == 0, done.stderr
-    shown = done.stderr.partition(", and in another terminal")[0].split(" ")
-    assert [one.removeprefix("--upstream=") for one in shown if one.startswith("--upstream=")] == upstreams
+    assert own_addresses(PROGRAMS[name].addresses(), set(), DEFAULT_PORT) == found
 
 
 def test_copilot_gets_an_address_that_fits_the_api_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
