@@ -1,6 +1,8 @@
 """What the tests of the viewer share."""
 
+import asyncio
 from collections.abc import AsyncGenerator
+from copy import deepcopy
 
 import pytest
 
@@ -8,11 +10,17 @@ from holdfast.stores.memory import MemoryStore
 from tests.viewer.visiting import Browser, record_conversation, visiting
 
 
-@pytest.fixture
-async def store() -> AsyncGenerator[MemoryStore]:
-    """A store with one conversation that was compacted."""
+@pytest.fixture(scope="package")
+def recorded() -> MemoryStore:
+    """A store with one conversation that was compacted, of which each test gets a copy."""
     kept = MemoryStore()
-    await record_conversation(kept)
+    asyncio.run(record_conversation(kept))
+    return kept
+
+
+@pytest.fixture
+async def store(recorded: MemoryStore) -> AsyncGenerator[MemoryStore]:
+    kept = deepcopy(recorded)
     yield kept
     await kept.close()
 

@@ -1,7 +1,9 @@
 """Whatever people, models and tools wrote is text on a page: nothing of it becomes an element, a link or a script."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
+from copy import deepcopy
 
 import pytest
 
@@ -34,10 +36,8 @@ PATHS = [
 ]
 
 
-@pytest.fixture
-async def hostile_store() -> AsyncGenerator[MemoryStore]:
-    """A store in which every field that somebody can write is hostile."""
-    store = MemoryStore()
+async def record_hostile_session(store: MemoryStore) -> None:
+    """Record a session in which every field that somebody can write is hostile."""
     async with Session.open(SESSION, store=store, model="gpt-5") as session:
         for turn in range(6):
             await session.record([user_message(f"question {turn} {HOSTILE}")])
@@ -53,6 +53,19 @@ async def hostile_store() -> AsyncGenerator[MemoryStore]:
         await session.switch_model(HOSTILE)
     await store.rename(SESSION, HOSTILE.replace("\n", " "))
     await store.put_value(session_value_key(SESSION, "client"), {"client": HOSTILE, "model": HOSTILE})
+
+
+@pytest.fixture(scope="module")
+def recorded_hostile() -> MemoryStore:
+    store = MemoryStore()
+    asyncio.run(record_hostile_session(store))
+    return store
+
+
+@pytest.fixture
+async def hostile_store(recorded_hostile: MemoryStore) -> AsyncGenerator[MemoryStore]:
+    """A copy of a store in which every field that somebody can write is hostile."""
+    store = deepcopy(recorded_hostile)
     yield store
     await store.close()
 
