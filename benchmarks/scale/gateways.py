@@ -63,6 +63,7 @@ from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.stores.open import open_store
 
 EVENTS, STREAM_SECONDS = 60, 3.0
+AFTER_A_KILL_SECONDS = 1.0
 READING_SECONDS = 1.0
 """How long a client reads an answer, at most; half of it on average."""
 RETRY_SECONDS, MAX_RETRY_SECONDS, RETRY_SPREAD = 0.5, 8.0, 0.25
@@ -404,6 +405,10 @@ class Outages:
         """Return whether a gateway was started while an answer was under way."""
         return _meets(answer, self.starts)
 
+    def follows_a_kill(self, answer: Answer) -> bool:
+        """Return whether an answer was asked for when others, whose gateway was just killed, asked again."""
+        return any(0 <= answer.began - killed < AFTER_A_KILL_SECONDS for killed, _ in self.starts)
+
 
 def _meets(answer: Answer, times: Sequence[tuple[float, float]]) -> bool:
     return any(answer.began < until and answer.ended > since for since, until in times)
@@ -514,6 +519,13 @@ async def run(args: argparse.Namespace, program: str, folder: Path) -> dict[str,
                 print(f"{kind}: {len(shown):,} answers, beyond their {STREAM_SECONDS:g} s: {each}")
         unmet = [one for one in part.calm if not part.outages.starts_met_by(one)]
         print(f"  while no gateway was started: p99 {percentile(unmet, 0.99):.1f} ms of {len(unmet):,}")
+        after = [one for one in part.calm if part.outages.follows_a_kill(one)]
+        others = [one for one in part.calm if not part.outages.follows_a_kill(one)]
+        shares = ", ".join(f"p{share * 100:g} {percentile(after, share):.1f} ms" for share in (0.5, 0.9, 0.99))
+        print(
+            f"  asked for within {AFTER_A_KILL_SECONDS:g} s after a kill: {shares} of {len(after):,}; "
+            f"all others: p99 {percentile(others, 0.99):.1f} ms of {len(others):,}"
+        )
         print(f"  the slowest hundredth: {slowest_answers(part.calm, noted, part.outages)}")
         turn = sum(one.serving_seconds for one in programs) / max(1, len(answers)) * 1e3
         start = sum(one.starting_seconds for one in programs) / (len(programs) + part.outages.kills)
