@@ -156,7 +156,7 @@ def _changed_options(history: History, options: RequestOptions) -> list[log.Even
     text = system if isinstance(system, str) else "" if system is None else extras_json("system", system)
     if text != known.system:
         events.append(log.SystemChanged(text=text, scope=scope))
-    if options.tools or known.tools:
+    if tuple(options.tools or ()) != known.tools:  # mostly they are the same, which a copy of each need not tell
         tools = tuple(map(dict, options.tools or ()))
         if tools != tuple(map(dict, known.tools)):
             extras_json("tools", list(tools))
@@ -531,7 +531,6 @@ class RequestBuilder:
         )
         messages = request.messages[:]  # at the end, the caller gets copies of them
         last = self.last_requests.get(scope)
-        prefix_break = self._prefix_break(last, request, options)
         system, tools = _copied_extras(last, options)
         if not options.refusals:
             self._budgets[scope, options.model] = situation.budget
@@ -550,6 +549,7 @@ class RequestBuilder:
             whole_positions=request.receipt.kept,
             change_count=self._log.history.change_count,
         )
+        prefix_break = None if last is None else self._prefix_break(last, sent, request.receipt.reasons)
         if plan.later:
             await self._compactor.shelve_ready_summary(except_scope=scope)
         for step in plan.later:
@@ -642,13 +642,12 @@ class RequestBuilder:
         return (await plan_in_thread(divide) if self._are_new_long else divide()) or NO_BODY
 
     def _prefix_break(
-        self, last: SentRequest | None, request: Request, options: RequestOptions
+        self, last: SentRequest, sent: SentRequest, receipt_reasons: Sequence[str]
     ) -> log.PrefixBreak | None:
-        """Return why a request does not begin with the agent's last one; None if it does, or if there was none."""
-        if last is None:
-            return None
-        before, after = last.prefix.messages, request.messages
-        are_kept = last.model == options.model, last.prefix.system == options.system, last.prefix.tools == options.tools
+        """Return why a request does not begin with the agent's last one; None if it does."""
+        known, new = last.prefix, sent.prefix
+        before, after = known.messages, new.messages
+        are_kept = last.model == sent.model, known.system == new.system, known.tools == new.tools
         if not all(are_kept):
             names = "the model", "the system text", "the tools"
             changed = [name for name, is_kept in zip(names, are_kept, strict=True) if not is_kept]
@@ -656,7 +655,7 @@ class RequestBuilder:
         if before == after[: len(before)]:
             return None
         same = next(index for index, message in enumerate(before) if after[index : index + 1] != [message])
-        history, reasons = self._log.history, [*request.receipt.reasons]
+        history, reasons = self._log.history, [*receipt_reasons]
         if history.change_count != last.change_count:
             kind = "a compaction" if history.is_last_change_a_compaction else "a change of the context"
             reasons.insert(0, f"{kind} since the last request")
@@ -670,7 +669,10 @@ def _is_long_to_plan(plan_input: PlanInput) -> bool:
 def _copied_extras(
     last: SentRequest | None, options: RequestOptions
 ) -> tuple[object, Sequence[Mapping[str, object]] | None]:
-    """Return system text and tools as they are now: a caller may edit its own lists before the next request."""
+    """Return system text and tools as they are now: a caller may edit its own lists before the next request.
+
+    If they are those of the last request, its own values are returned, which take no time to compare.
+    """
     if last is not None and (last.prefix.system, last.prefix.tools) == (options.system, options.tools):
         return last.prefix.system, last.prefix.tools
     return copied_json(options.system), copied_json(options.tools)
