@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Session, govern, validate
+from holdfast import Session, convert, govern, validate
 
 Json = dict[str, Any]
 POLICIES = ("default", "co-cli", "inkeep", "copilot", "cowagent")
@@ -183,3 +183,23 @@ def test_reasoning_is_not_followed_by_a_setting_that_the_client_changes() -> Non
     found = validate([PROMPT, reasoning, update, PROMPT], "openai-responses")
 
     assert [(one.rule, one.path) for one in found] == [("reasoning-followed", "messages[1]")]
+
+
+def test_a_compaction_never_becomes_system_text_of_another_provider() -> None:
+    messages = [{"role": "assistant", "content": [SIGNED]}, PROMPT]
+
+    converted = convert(messages, source="anthropic-messages", target="openai-chat")
+
+    assert [(one["role"], one["content"]) for one in converted.messages[-2:]] == [
+        ("assistant", SIGNED["content"]),
+        ("user", PROMPT["content"]),
+    ]
+
+
+def test_a_change_of_the_effort_leaves_nothing_in_another_format_but_a_note() -> None:
+    setting = {"role": "system", "output_config": {"effort": "high"}}
+
+    converted = convert([PROMPT, setting], source="anthropic-messages", target="openai-chat")
+
+    assert converted.messages == [PROMPT]
+    assert "a block of type 'output_config' was left out" in converted.notes

@@ -104,7 +104,9 @@ class Conversion:
         if native.get("annotations"):
             self.note(NO_CITATIONS)
         parts = tuple(part for raw in message.parts if (part := self._portable_part(raw, message.role)) is not None)
-        return Message(message.role, parts)
+        # The text of a provider's compaction is no system text: a model has written it.
+        role = "assistant" if message.role == "system" and message.outline.is_fixed else message.role
+        return Message(role, parts)
 
     def _portable_part(self, part: Part, role: Role) -> Part | None:
         if isinstance(part, Thinking):
@@ -169,7 +171,8 @@ class Conversion:
             return Text("\n".join((*about, text)), part.trust)
         self.note(f"a block of type {part.kind!r} was left out")
         # A user's block leaves a placeholder, so that the prompt does not disappear with it.
-        return None if role in {"assistant", "system"} else Text(f"[{part.kind} not carried over]", part.trust)
+        is_left_out = role in {"assistant", "system"} or part.trust == "system"
+        return None if is_left_out else Text(f"[{part.kind} not carried over]", part.trust)
 
 
 def _is_no_object(arguments: str) -> bool:
