@@ -269,6 +269,21 @@ def test_thinking_is_kept_with_its_signature_and_dropped_without_it() -> None:
     assert read_answer("anthropic", events).messages == []
 
 
+def test_a_compaction_of_the_provider_is_kept_whole_or_not_at_all() -> None:
+    began = {"type": "compaction", "content": None, "encrypted_content": None}
+    events = [
+        {"type": "content_block_start", "index": 0, "content_block": began},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "compaction_delta", "content": "The boat "}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "compaction_delta", "content": "is blue."}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "c2ln"}},
+        {"type": "content_block_stop", "index": 0},
+    ]
+    whole = {**began, "content": "The boat is blue.", "signature": "c2ln"}
+
+    assert [read_answer("anthropic", events[:count]).messages for count in range(1, 5)] == [[]] * 4
+    assert read_answer("anthropic", events).messages == [{"role": "assistant", "content": [whole]}]
+
+
 @pytest.mark.parametrize(
     ("stop", "is_complete", "calls"),
     [

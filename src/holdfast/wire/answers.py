@@ -27,8 +27,9 @@ what an answer refers to."""
 _SOUND = ("data", "transcript")
 """The pieces of a spoken answer: the sound is not kept, because an answer is sent back by its id."""
 _CALL_TEXTS = {"function": ("name", "arguments"), "custom": ("name", "input")}
-_NEEDS_ITS_END = ("tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking")
-"""Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature."""
+_NEEDS_ITS_END = ("tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking", "compaction")
+"""Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature. A part of a
+compaction would stand for all that was said before it."""
 _PIECE_TYPES = ("text", "thinking")
 """Blocks whose pieces say what they are a part of."""
 _CUT_ARGUMENTS = "arguments"
