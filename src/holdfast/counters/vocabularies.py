@@ -105,19 +105,20 @@ class VocabularyCounter:
         self.bound = TokenBound(self.name, family)
 
     @cached_property
-    def _encode_flat(self) -> "Callable[[str], bytes] | None":
-        """Returns four bytes for each token of a text, in half the time of a list of numbers.
+    def _encoders(self) -> "tuple[Callable[[str], list[int]], Callable[[str], bytes] | None]":
+        """Two encoders: one returns the tokens of a text as numbers, the other four bytes for each, in half the time.
 
-        A special token that is spelled out in the text is one token. None if a text may hold one anywhere.
+        To the second one, a special token that is spelled out in a text is one token. It is None if a text may hold
+        one anywhere.
         """
         loaded = tokenizer(self._vocabulary)
         has_usual = all(special.startswith(SPECIAL_OPENING) for special in loaded.special_tokens())
-        return loaded.encode_flat if has_usual else None
+        return loaded.encode_ordinary, loaded.encode_flat if has_usual else None
 
     @cached_property
     def _size(self) -> "Callable[[str], int]":
         """Counts the tokens of a text of moderate length."""
-        encode, flat = tokenizer(self._vocabulary).encode_ordinary, self._encode_flat
+        encode, flat = self._encoders
         if flat is None:
             return lambda text: len(encode(text))
         return lambda text: len(encode(text)) if SPECIAL_OPENING in text else len(flat(text)) // 4
@@ -138,7 +139,7 @@ class VocabularyCounter:
 
     def count_texts(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text. The counts of longer texts are not kept."""
-        short, longer, flat = self._count_short, self._count, self._encode_flat
+        short, longer, (_, flat) = self._count_short, self._count, self._encoders
         is_exact = flat is not None and self._factor == 1 and not self._splits_digits
         if flat is not None and is_exact and _are_ordinary(texts):
             return [len(ids) // 4 for ids in map(flat, texts)]
