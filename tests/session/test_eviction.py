@@ -48,6 +48,23 @@ async def test_a_session_that_is_never_closed_holds_what_it_shows_and_little_mor
     await store.close()
 
 
+async def test_what_a_compaction_removes_from_view_leaves_memory_with_its_request() -> None:
+    store = MemoryStore()
+    session = await Session.open("long", store=store, model="gpt-5")
+    await session.record([*generate_session(MESSAGES)[:MESSAGES], user_message("Go on.")])
+    await session.prepare(1_000_000)
+    assert session.history.entries.cached_count == MESSAGES + 1
+
+    request = await session.prepare(4_000)
+
+    kept = {position for position in request.positions if position is not None}
+    cached = {entry.position for entry in session.history.entries.cached()}
+    assert kept < cached
+    assert len(cached) <= len(kept) + keeping.MAX_EXTRA_CACHED // 2
+    assert (await session.messages_at(0, 1)) == generate_session(MESSAGES)[:1]
+    await store.close()
+
+
 async def test_a_result_that_a_repair_moves_reads_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "MAX_EXTRA_CACHED", 0)
     store = SqliteStore(tmp_path / "chats.db")

@@ -85,6 +85,8 @@ class MessageCache(Sequence[Entry]):
         gone = [position for position in self._entries if position < stop and position not in keep]
         for position in gone:
             del self._entries[position], self._events[position]
+        if gone:  # the old tables keep their size
+            self._entries, self._events = dict(self._entries), dict(self._events)
         return gone
 
     def _found(self, held: Mapping[int, T], position: int) -> T:

@@ -219,6 +219,8 @@ class SessionLog:
         """Whether a compaction was recorded since the last snapshot."""
         self._load_count = FIRST_LOAD_MESSAGES
         self._cache_limit = MAX_EXTRA_CACHED
+        self._changes_at_eviction = 0
+        """How many changes of the context the history had when messages were last evicted."""
 
     def set_retention(self, days: int | None) -> None:
         """Set for how many days the policy keeps the session; it is recorded with the next message."""
@@ -583,8 +585,8 @@ class SessionLog:
         try:
             applied = events, time_ms, place, messages
             await record_in_thread(self._apply, *applied) if is_long else self._apply(*applied)
-            if self.history.entries.cached_count > self._cache_limit:
-                await self._evict()
+            if any(isinstance(event, log.MessageAppended | log.RequestPrepared) for event in events):
+                await self._evict_if_many()
         finally:  # if this is cancelled, the events are applied nevertheless
             if self.publisher.callbacks or self.publisher.subscriptions:
                 self.publisher.publish(published)
@@ -688,8 +690,16 @@ class SessionLog:
         if failure is not None and self.must_begin_again:
             raise failure
 
-    async def _evict(self) -> None:
-        """Evict messages outside the view. Only writes call this: a read would evict what it has just loaded."""
+    async def _evict_if_many(self) -> None:
+        """Evict messages outside the view, if there may be many.
+
+        Only writes of messages and requests call this: a read would evict what it has just loaded, and what makes a
+        request, such as a compaction, may still need what it has compacted.
+        """
+        if self.history.change_count != self._changes_at_eviction:
+            self._cache_limit = MAX_EXTRA_CACHED  # most of what is cached may have left the view
+        if self.history.entries.cached_count <= self._cache_limit:
+            return
 
         def evict() -> None:
             with suppress(NotInMemoryError):  # pinned messages may not be loaded yet
@@ -701,6 +711,7 @@ class SessionLog:
         are_many = self.history.entries.cached_count > self._cache_limit + MAX_INLINE_MESSAGES
         await record_in_thread(evict) if are_many else evict()
         self._cache_limit = self.history.entries.cached_count + MAX_EXTRA_CACHED
+        self._changes_at_eviction = self.history.change_count
 
     async def copy_to(self, other: "SessionLog", at: int | None = None) -> None:
         """Copy this log into a new one, up to the message at a position if there is one.
