@@ -89,6 +89,8 @@ class _OneWrite:
         """Their entries for the search index."""
 
 
+_EVICTING = log.MessageAppended, log.RequestPrepared
+"""Events after which messages may be evicted: what a compaction has removed may be needed for its request."""
 _UNCHECKED = log.MessageAppended, log.UsageMeasured, log.RequestPrepared
 """Events that need no check: the format of a message is known to be right, and no history refuses the others."""
 
@@ -585,7 +587,7 @@ class SessionLog:
         try:
             applied = events, time_ms, place, messages
             await record_in_thread(self._apply, *applied) if is_long else self._apply(*applied)
-            if any(isinstance(event, log.MessageAppended | log.RequestPrepared) for event in events):
+            if published and isinstance(published[-1], _EVICTING):
                 await self._evict_if_many()
         finally:  # if this is cancelled, the events are applied nevertheless
             if self.publisher.callbacks or self.publisher.subscriptions:
