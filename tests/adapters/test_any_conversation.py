@@ -6,7 +6,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic_ai import Agent, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolReturnPart
@@ -79,11 +79,15 @@ class Actor:
 
 
 def joined(natives: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """Return what messages say, with consecutive requests as one: pydantic-ai joins them when a run goes on."""
-    return [
+    """Return what messages say, with consecutive requests as one: pydantic-ai joins them when a run goes on.
+
+    System text comes first: results of calls that were interrupted stand before it in a run, and after it in a session.
+    """
+    said = [
         (kind, [part for native in group for part in canonical_form(native)["parts"]])
         for kind, group in groupby(natives, key=itemgetter("kind"))
     ]
+    return [(kind, sorted(parts, key=lambda part: part["part_kind"] != "system-prompt")) for kind, parts in said]
 
 
 async def played(deeds: list[str], passed: Sequence[ModelMessage]) -> None:
@@ -102,6 +106,7 @@ async def played(deeds: list[str], passed: Sequence[ModelMessage]) -> None:
         assert all(proof.is_same for proof in proofs)
 
 
+@example(["stop", "clear", "talk", "undo", "talk"], [])
 @settings(max_examples=25)
 @given(st.lists(DEEDS, min_size=1, max_size=12), valid_pydantic_ai_histories())
 def test_whatever_happens_requests_are_valid_and_the_session_holds_what_the_run_holds(

@@ -108,6 +108,18 @@ def test_a_terminal_that_is_closed_ends_the_gateway_too(tmp_path: Path) -> None:
     assert (was_running, code, is_gateway(url)) == (True, 128 + signal.SIGHUP, False)
 
 
+def test_a_signal_in_the_moment_in_which_the_agent_starts_reaches_it(tmp_path: Path) -> None:
+    program = tmp_path / "claude"
+    program.write_text("#!/bin/sh\nkill -TERM $PPID\nexec /bin/sleep 60\n")
+    program.chmod(0o700)
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": str(tmp_path)}
+    command = [sys.executable, "-c", RUN_HOLDFAST, "wrap", "claude", "--budget", "9000"]
+
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+
+    assert done.returncode == 128 + signal.SIGTERM
+
+
 async def test_a_wrap_that_is_killed_ends_its_gateway_which_finishes_its_streams(tmp_path: Path) -> None:
     program = tmp_path / "claude"
     program.write_text(f"#!{sys.executable}\nimport os\nprint(os.environ['ANTHROPIC_BASE_URL'], flush=True)\ninput()\n")

@@ -157,14 +157,25 @@ async def run_wrapped(args: argparse.Namespace, store: Store) -> int:
 
 async def _run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a program on this terminal, and return its exit code; what the user interrupts is the program."""
-    loop = asyncio.get_running_loop()
-    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
+    loop, early = asyncio.get_running_loop(), list[signal.Signals]()
+    process: asyncio.subprocess.Process | None = None
+
+    def pass_on(number: signal.Signals) -> None:
+        if process is None:
+            early.append(number)
+        elif number != signal.SIGINT:  # which the terminal has sent to it, too
+            _pass_on(process, number)
+
+    # Before the program starts: what it prints at once may be why somebody ends it.
     with suppress(NotImplementedError):
-        loop.add_signal_handler(signal.SIGINT, lambda: None)
-        loop.add_signal_handler(signal.SIGTERM, _pass_on, process, signal.SIGTERM)
+        loop.add_signal_handler(signal.SIGINT, pass_on, signal.SIGINT)
+        loop.add_signal_handler(signal.SIGTERM, pass_on, signal.SIGTERM)
         # A terminal that is closed ends the agent. The gateway, which has no terminal, must be ended here.
         if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            loop.add_signal_handler(signal.SIGHUP, _pass_on, process, signal.SIGHUP)
+            loop.add_signal_handler(signal.SIGHUP, pass_on, signal.SIGHUP)
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
+    for number in early:
+        _pass_on(process, number)
     code = await process.wait()
     return 128 - code if code < 0 else code
 
