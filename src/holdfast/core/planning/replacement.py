@@ -86,8 +86,9 @@ def most_informative(
     `sizes` are the tokens of each turn, and `factors` the weights of roles; other roles have the weight 1.
     """
     texts = [entry.message.text for entry in entries]
-    stems = _Stems.shared()
+    stems = _Stems.kept()
     words = [_turn_words(text, stems) for text in texts]
+    _Stems.keep(stems)
     rarity = _Rarity(words)
     worth = [
         factors.get(entry.message.role, 1.0) * rarity.information(said, text) / (size + BASE_TOKENS)
@@ -106,25 +107,31 @@ def most_informative(
 class _Stems(dict[str, str]):
     """The stems of words in ASCII, made when they are first needed: conversations repeat most of their words."""
 
-    MAX_KNOWN: ClassVar[int] = 1 << 15
-    _known: "ClassVar[_Stems | None]" = None
+    MAX_KEPT_CHARS: ClassVar[int] = 1 << 18
+    """How long the words may be together that are kept for the next compaction of the process."""
+    _kept: "ClassVar[_Stems | None]" = None
 
     def __init__(self) -> None:
         super().__init__()
         self.capitalized: set[str] = set()
         """The words that are names, unless they begin a sentence."""
+        self.chars = 0
+        """How long the words are together."""
 
     @classmethod
-    def shared(cls) -> "_Stems":
-        """Return the stems that all compactions of this process share; they begin again when they are many."""
-        known = cls._known
-        if known is None or len(known) > cls.MAX_KNOWN:
-            known = cls._known = cls()
-        return known
+    def kept(cls) -> "_Stems":
+        """Return the stems that earlier compactions of this process have kept."""
+        return cls._kept or cls()
+
+    @classmethod
+    def keep(cls, stems: "_Stems") -> None:
+        """Keep stems for the next compaction, or none if they are many: a single word may have megabytes."""
+        cls._kept = stems if stems.chars <= cls.MAX_KEPT_CHARS else None
 
     def __missing__(self, word: str) -> str:
         if "A" <= word <= "Z~" and len(word) >= MIN_NAME_CHARS:
             self.capitalized.add(word)
+        self.chars += len(word)
         stem = self[word] = word[:TURN_STEM_CHARS].lower()
         return stem
 
