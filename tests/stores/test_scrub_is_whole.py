@@ -108,9 +108,11 @@ async def test_a_scrub_that_was_killed_before_the_index_was_cleaned_is_completed
     await store.close()
     assert found_in(tmp_path, texts) == ["a.db"]
 
-    assert await scrub(SqliteStore(tmp_path / "a.db"), "s", SECRET, time_ms=NOW_MS) == ScrubResult(0, (), ())
+    again = SqliteStore(tmp_path / "a.db")
+    assert await scrub(again, "s", SECRET, time_ms=NOW_MS) == ScrubResult(0, (), ())
 
     assert found_in(tmp_path, texts) == []
+    await again.close()
 
 
 def leave_as_it_is(_: FullTextIndex) -> None:
