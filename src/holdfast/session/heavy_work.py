@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens, request_tokens
@@ -105,6 +105,16 @@ async def plan_in_thread(action: Callable[P, T], *args: P.args, **kwargs: P.kwar
 async def record_in_thread(action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of an action that is part of recording, which waits for no plan of another session."""
     return await _run_in("recording", partial(action, *args, **kwargs))
+
+
+def release(*lists: list[Any]) -> None:
+    """Empty long lists in parts; freed at once, their values would hold the interpreter's lock, and so the event loop.
+
+    Call it in a thread, which hands over the lock between two parts.
+    """
+    for values in lists:
+        while values:
+            del values[-MAX_INLINE_MESSAGES:]
 
 
 async def _run_in(thread: str, action: Callable[[], T]) -> T:

@@ -54,7 +54,7 @@ from holdfast.session.calibration import ServedModel
 from holdfast.session.compaction.compactor import CompactionOptions
 from holdfast.session.conversation import SessionEngine, with_notes_and_hashes
 from holdfast.session.delegation import DelegatingConversation, end_abandoned_delegations
-from holdfast.session.heavy_work import are_long, record_in_thread
+from holdfast.session.heavy_work import are_long, record_in_thread, release
 from holdfast.session.log.event_log import Clock, locked, now_ms, retried
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import StoredLog
@@ -303,7 +303,10 @@ class Session(DelegatingConversation):
         """
         compacted = None if compacted is None else check_text("compacted", compacted)
 
+        is_long = isinstance(messages, LIST_TYPES) and are_long(messages)
+
         def compare() -> tuple[str, list[Mapping[str, object]], list[Message], SyncDiff, ClientCompaction | None]:
+            """Return the format, the new messages and the same decoded, and how the list differs from the records."""
             given = as_json_messages(messages, copies=not self.shares_messages)
             message_format = self._check_format(format, given)
             natives, decoded = decode_messages(given, message_format)
@@ -311,23 +314,26 @@ class Session(DelegatingConversation):
             fingerprints = [message_fingerprint(native, name) for native in natives]
             known, sent = recorded_fingerprints(self.history, self._log), last_sent_fingerprints(self._log, name)
             diff = sync_diff(fingerprints, known, sent, len(self.history), self._log.last_sent_length)
-            return name, natives, decoded, diff, find_client_compaction(self.history, diff, decoded, known, compacted)
+            found = find_client_compaction(self.history, diff, decoded, known, compacted)
+            first_new = found.first_new if found else diff.first_new
+            new_natives, new_decoded = natives[first_new:], decoded[first_new:]
+            if is_long:
+                release(given, natives, decoded)
+            return name, new_natives, new_decoded, diff, found
 
-        is_long = isinstance(messages, LIST_TYPES) and are_long(messages)
         name, natives, decoded, diff, found = await record_in_thread(compare) if is_long else compare()
-        first_new = found.first_new if found else diff.first_new
         if found:
             await self._log.append(await self._measured(partial(with_measured_effect, found.event)))
         elif diff.rewind_to is not None:
             await self._log.append(await self._with_effect(log.Rewound(to=diff.rewind_to)))
 
         def new_events() -> list[log.MessageAppended]:
-            events = [log.MessageAppended(format=name, native=native) for native in natives[first_new:]]
-            return with_notes_and_hashes(self.history, events, decoded[first_new:])
+            events = [log.MessageAppended(format=name, native=native) for native in natives]
+            return with_notes_and_hashes(self.history, events, decoded)
 
-        are_long_new = is_long and are_long(natives[first_new:])
+        are_long_new = is_long and are_long(natives)
         events = await record_in_thread(new_events) if are_long_new else new_events()
-        return await self._log.append_messages(events, decoded[first_new:], is_long=are_long_new, must_be_current=True)
+        return await self._log.append_messages(events, decoded, is_long=are_long_new, must_be_current=True)
 
     async def record_side_call(
         self,

@@ -37,7 +37,7 @@ from holdfast.errors import (
     UnknownSessionError,
     WrongEventLoopError,
 )
-from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, are_long, record_in_thread
+from holdfast.session.heavy_work import MAX_INLINE_CHARS, MAX_INLINE_MESSAGES, are_long, record_in_thread, release
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import RECORDS_PER_PAGE, StoredLog, encode_event
 from holdfast.session.log.sent_body import SentBodies
@@ -328,20 +328,30 @@ class SessionLog:
             positions = range(
                 max(0, start - LOAD_BEFORE_MESSAGES), min(start + self._load_count, len(self._log_positions))
             )
-        places = {self._log_positions[position]: position for position in positions}
+        log_positions, are_many = self._log_positions, len(positions) > MAX_INLINE_MESSAGES
+
+        def find() -> dict[int, int]:
+            return {log_positions[position]: position for position in positions}
+
+        places = await record_in_thread(find) if are_many else find()
         events = await self.stored.events_at(list(places))
-        messages = {place: event for place, event in events if isinstance(event, log.MessageAppended)}
 
-        def load() -> None:
-            for place, event in messages.items():
-                self.history.load_message(places[place], event)
+        def load() -> set[int]:
+            """Load the messages, and return the places that have none."""
+            missing = set(places)
+            for place, event in events:
+                if isinstance(event, log.MessageAppended):
+                    self.history.load_message(places[place], event)
+                    missing.discard(place)
+            release(events)
+            return missing
 
-        is_long = are_long([event.native for event in messages.values()])
-        self.long_until = max(self.long_until, *[at + 1 for at in places.values()]) if is_long else self.long_until
-        await record_in_thread(load) if is_long else load()
-        if len(messages) < len(places):  # whoever needs them would ask for them again, without end
+        is_long = are_many or are_long([event.native for _, event in events if isinstance(event, log.MessageAppended)])
+        self.long_until = max(self.long_until, max(positions) + 1) if is_long else self.long_until
+        missing = await record_in_thread(load) if is_long else load()
+        if missing:  # whoever needs them would ask for them again, without end
             await self._check_exists()
-            problem = f"record {min(places.keys() - messages)} is no message any more; restore the store from a copy"
+            problem = f"record {min(missing)} is no message any more; restore the store from a copy"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
 
     async def _check_exists(self) -> None:
@@ -730,15 +740,17 @@ class SessionLog:
         if len(known) < self.stored.length:
             await self._check_exists()
 
-        def copied() -> tuple[list[log.Event], list[int], History, list[IndexEntry]]:
+        def copied() -> tuple[list[log.Event], list[int], list[log.Event], list[IndexEntry]]:
             past, history = _events_before(known, stop)
             words = index_entries((entry.position or 0, entry.message) for entry in history.entries)
-            return [event for _, event in past], [time_ms for time_ms, _ in past], history, words
+            ended = abandoned_delegation_events(
+                history.session_state.running_delegates, "the session was forked before its answer"
+            )
+            events, times = [event for _, event in past], [time_ms for time_ms, _ in past]
+            release(known, past)
+            return events, times, ended, words
 
-        past, times, history, words = await record_in_thread(copied)
-        ended = abandoned_delegation_events(
-            history.session_state.running_delegates, "the session was forked before its answer"
-        )
+        past, times, ended, words = await record_in_thread(copied)
         events = [*past, log.Forked(parent=self.session, at=stop), *ended]
         times += [self.clock()] * (len(events) - len(past))
         if not await other._try_append(  # noqa: SLF001 - one log to another

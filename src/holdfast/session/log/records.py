@@ -223,7 +223,11 @@ class StoredLog:
 
     async def events_at(self, positions: Sequence[int]) -> list[tuple[int, log.Event]]:
         """Return the events at some places in the log, with those places."""
-        return await self._decode(await self.store.read_at(self.session, positions), attrgetter("position"))
+        found: list[tuple[int, log.Event]] = []
+        for start in range(0, len(positions), RECORDS_PER_PAGE):
+            page = await self.store.read_at(self.session, positions[start : start + RECORDS_PER_PAGE])
+            found += await self._decode(page, attrgetter("position"))
+        return found
 
 
 _TEXT_OR_NONE, _INTEGER_OR_NONE = frozenset({str, NoneType}), frozenset({int, NoneType})

@@ -23,6 +23,7 @@ from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.history.history import History
 from holdfast.errors import MalformedInputError, MissingBlobError, SettingsError, StoreUnavailableError
+from holdfast.session.heavy_work import release
 from holdfast.session.log.index_text import index_text_of
 from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_blob, inline_blob, lost_message_record
 from holdfast.session.log.sent_body import TOMBSTONE, body_pieces, body_positions, is_whole_body, join_pieces
@@ -83,7 +84,9 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
     if secret in TOMBSTONE:
         raise SettingsError("text", f"is part of {TOMBSTONE}, which replaces secrets; pass more of the secret")
-    copies = await _scrubbed_copies(store, session, secret)
+    copies: list[_RecordCopy] = []
+    while page := await _scrubbed_page(store, session, len(copies), secret):
+        copies += page
     count, changed, index = await asyncio.to_thread(_scrub_whole, copies, secret)
     if count:
         blobs: list[str] = []
@@ -99,12 +102,13 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
             blobs=blobs,
             dropped=dropped,
         )
+    await asyncio.to_thread(release, copies)
     info = await session_info(store, session)
     if info is not None and secret in info.name:
         await store.rename(session, info.name.replace(secret, TOMBSTONE))
         count += info.name.count(secret)
     others = [info.id async for info in iter_sessions(store) if info.id != session]
-    elsewhere = [one for one in others if any(copy.count for copy in await _scrubbed_copies(store, one, secret))]
+    elsewhere = [one for one in others if await _holds(store, one, secret)]
     return ScrubResult(count, tuple(changed), tuple(elsewhere), await store.purge())
 
 
@@ -224,12 +228,25 @@ def _decimal_digits(number: float | Decimal) -> str:
     return format(Decimal(str(number)), "f")
 
 
-async def _scrubbed_copies(store: Store, session: str, secret: str) -> list[_RecordCopy]:
-    copies: list[_RecordCopy] = []
-    while page := await store.read(session, start=len(copies), limit=RECORDS_PER_PAGE):
-        whole = [await _whole_record(store, stored.record) for stored in page]
-        copies += await asyncio.to_thread(_scrubbed_page, [stored.record for stored in page], whole, secret)
-    return copies
+async def _holds(store: Store, session: str, secret: str) -> bool:
+    """Return whether a session has recorded a secret."""
+    start = 0
+    while page := await _scrubbed_page(store, session, start, secret):
+        if any(copy.count for copy in page):
+            return True
+        start += len(page)
+    return False
+
+
+async def _scrubbed_page(store: Store, session: str, start: int, secret: str) -> list[_RecordCopy]:
+    """Return what a page of a log, from a record on, is without a secret."""
+    page = await store.read(session, start=start, limit=RECORDS_PER_PAGE)
+    whole = [await _whole_record(store, stored.record) for stored in page]
+
+    def scrubbed() -> list[_RecordCopy]:
+        return [_scrubbed_copy(stored.record, full, secret) for stored, full in zip(page, whole, strict=True)]
+
+    return await asyncio.to_thread(scrubbed)
 
 
 async def _whole_record(store: Store, record: JsonRecord) -> JsonRecord:
@@ -237,10 +254,6 @@ async def _whole_record(store: Store, record: JsonRecord) -> JsonRecord:
         return await inline_blob(store, record)
     except (MissingBlobError, MalformedInputError):
         return lost_message_record(record)  # lost content holds no secret
-
-
-def _scrubbed_page(stored: Sequence[JsonRecord], whole: Sequence[JsonRecord], secret: str) -> list[_RecordCopy]:
-    return [_scrubbed_copy(record, full, secret) for record, full in zip(stored, whole, strict=True)]
 
 
 def _scrubbed_copy(stored: JsonRecord, whole: JsonRecord, secret: str) -> _RecordCopy:
