@@ -7,6 +7,7 @@ starts, and for one conversation of each kind. With `HOLDFAST_FRESH=1` every sta
 """
 
 import atexit
+import faulthandler
 import fcntl
 import os
 import pty
@@ -31,7 +32,11 @@ from holdfast.apps.cli.main import main
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 ROOT = str(Path(__file__).parent.parent)
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
+"""A fresh start with an MCP server takes up to 16 s of processor time, of which a busy machine gives it a fraction."""
+ABORT_SECONDS = 10
+STUCK = f"the program still ran after {TIMEOUT_SECONDS} s"
+"""What it has written by then ends with where each of its threads is."""
 IS_ALWAYS_FRESH = os.environ.get("HOLDFAST_FRESH") == "1"
 FORKING = get_context("forkserver")
 FORKING.set_forkserver_preload(["tests.preloaded"])
@@ -59,7 +64,7 @@ def run_program(
             stdin=pipe,
             stdout=pipe if stdout is None else stdout,
             stderr=pipe,
-            env=env,
+            env={**env, "PYTHONFAULTHANDLER": "1"},
             cwd=folder,
             encoding="utf-8",
             errors="surrogateescape",
@@ -68,8 +73,12 @@ def run_program(
             try:
                 outputs = process.communicate(said, TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
-                process.kill()
-                raise
+                process.send_signal(signal.SIGABRT)
+                try:
+                    outputs = process.communicate(timeout=ABORT_SECONDS)
+                finally:
+                    process.kill()
+                raise TimeoutError(f"{STUCK}: {outputs}") from None
         return subprocess.CompletedProcess(command, process.returncode, *outputs)
     (stdin, writing), (out, piped), (error, stderr) = os.pipe(), os.pipe(), os.pipe()
     if stdout is not None:
@@ -80,7 +89,12 @@ def run_program(
     with ThreadPoolExecutor() as threads:
         threads.submit(_write_all, writing, said)
         outputs = [threads.submit(_read_all, stream) for stream in (out, error)]
-    return subprocess.CompletedProcess([HOLDFAST, *arguments], wait_for(process), *(one.result() for one in outputs))
+        try:
+            code = wait_for(process)
+        except TimeoutError as stuck:
+            stuck.add_note(str([one.result() for one in outputs]))
+            raise
+    return subprocess.CompletedProcess([HOLDFAST, *arguments], code, *(one.result() for one in outputs))
 
 
 class RunningProgram:
@@ -200,8 +214,11 @@ def wait_for(process: ForkServerProcess) -> int:
     """Return the exit code of a forked program, which is negative where a signal ended it."""
     process.join(TIMEOUT_SECONDS)
     if process.exitcode is None:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGABRT)
+        process.join(ABORT_SECONDS)
         process.kill()
-        raise TimeoutError(f"the program still runs after {TIMEOUT_SECONDS} s")
+        raise TimeoutError(STUCK)
     return process.exitcode
 
 
@@ -228,6 +245,7 @@ def _run_forked(
     sys.stdin = sys.__stdin__ = open(0, encoding=encoding, errors=errors)  # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, errors=errors)  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding=encoding, errors="backslashreplace")  # noqa: SIM115
+    faulthandler.enable()
     sys.argv = [HOLDFAST, *arguments]
     sys.path = [str(Path(HOLDFAST).parent), *(path for path in sys.path if path != ROOT)]
     try:

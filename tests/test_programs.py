@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.programs import open_terminal, run_program
 
 
@@ -50,3 +51,14 @@ def test_a_program_has_a_terminal_of_its_own_and_is_ended_by_a_signal(tmp_path: 
     program.close()
 
     assert (program.exitstatus, program.signalstatus) == (None, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+def test_a_program_that_does_not_end_holds_no_test_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_fresh: bool
+) -> None:
+    monkeypatch.setattr(programs, "TIMEOUT_SECONDS", 1)
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home")}
+
+    with pytest.raises(TimeoutError, match="the program still ran after"):
+        run_program("gateway", "--port=0", env=env, folder=tmp_path, is_fresh=is_fresh)

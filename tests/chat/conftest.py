@@ -115,10 +115,12 @@ class Person:
         """Everything that the program has written."""
 
     def types(self, text: str) -> None:
-        self._child.send(text)
+        data = text.encode()
+        while data:  # a signal ends a long write to a terminal early
+            data = data[self._child.send(data) :]
 
     def says(self, text: str) -> None:
-        self._child.send(text + "\r")
+        self.types(text + "\r")
 
     def sees(self, *texts: str) -> None:
         """Wait until all texts are on the screen or above it."""
