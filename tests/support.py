@@ -128,12 +128,10 @@ async def compactions(session: Session) -> list[log.CompactionCompleted]:
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Let other tasks run until a condition holds."""
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError
+    """Let other tasks and threads run until a condition holds."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - it is no event
+            await asyncio.sleep(0)
 
 
 class InThisProcess:

@@ -154,10 +154,10 @@ def test_only_a_reference_is_taken_out_of_what_a_model_says(said_by_model: str, 
 
 
 def test_many_beginnings_of_references_are_read_in_no_time() -> None:
-    start = time.monotonic()
+    start = time.process_time()
 
     assert strip_artifact_references('[Artifact: "a" (id: b) ' * 20_000).startswith('[Artifact: "a"')
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 async def test_a_reference_has_no_bracket_but_its_own() -> None:

@@ -632,13 +632,13 @@ async def test_a_search_for_everything_says_what_to_ask_instead() -> None:
 async def test_a_pattern_meant_to_hang_is_a_text_like_any_other() -> None:
     session = await opened()
     await session.record([user_message("a" * 200_000 + "!"), user_message("It matches (a+)+$ to the letter.")])
-    start = time.monotonic()
+    start = time.process_time()
 
     found = await session.recall(RecallQuery(text="(a+)+$"))
     assert refs(found) == ["#1"]
 
     assert refs(await session.recall(RecallQuery(text="aa(a+)*b"))) == []
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 async def test_a_message_whose_blob_was_deleted_by_hand_is_told_to_be_gone(tmp_path: Path) -> None:

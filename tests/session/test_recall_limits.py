@@ -183,13 +183,13 @@ async def test_a_search_through_large_messages_takes_no_time() -> None:
         await session.record(
             [user_message("ab " * 1_000_000), user_message("\n" * 2_000_000 + "needle"), user_message("what is b")]
         )
-        start = time.monotonic()
+        start = time.process_time()
 
         await session.recall("artifact id b")
         (last,) = (await session.recall("#1:L2000001-")).excerpts
 
     assert last.text == "needle"
-    assert time.monotonic() - start < 3
+    assert time.process_time() - start < 3
 
 
 async def test_a_long_look_back_says_where_it_stopped_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
