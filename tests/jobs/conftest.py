@@ -24,6 +24,7 @@ FAST_POLL_SECONDS = 0.05
 def fast_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_module, "JOB_POLL_SECONDS", FAST_POLL_SECONDS)
     monkeypatch.setattr(jobs_module, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(jobs_module, "UPKEEP_SECONDS", 1 << 40)  # no hour ends during a test
 
 
 def prepare_database(url: str) -> None:

@@ -210,7 +210,7 @@ async def test_a_failed_compaction_ends_in_the_log_once_the_store_takes_writes_a
     async with BackgroundJobs(new_file, open_session) as jobs, queued(new_file, jobs) as session:
         started = await converse_until_started(session)
         assert await jobs.result(started.owner) == "failed"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while session.history.session_state.running_compaction is not None:
                 await session.refresh()
 
@@ -372,7 +372,7 @@ async def test_of_one_session_one_compaction_waits_or_runs_at_a_time(new_file: s
 
 async def hourly_result(jobs: BackgroundJobs, name: str) -> object:
     """Wait for what a worker does every hour, once it has queued it."""
-    job = f"{name}-{int(time.time()) // 3600}"
+    job = f"{name}-{int(time.time()) // jobs_module.UPKEEP_SECONDS}"
     while not await DBOS.list_workflows_async(workflow_ids=[job]):
         pass
     return await jobs.result(job)
@@ -445,7 +445,7 @@ async def test_the_close_of_a_worker_that_was_refused_leaves_the_one_that_works_
         with pytest.raises(SettingsError):
             await refused.start()
         await refused.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             started = await converse_until_started(session)
 
             assert await jobs.result(started.owner) == "summary"
