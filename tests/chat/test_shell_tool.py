@@ -35,9 +35,13 @@ class Person:
 
 
 def is_running(pid_file: Path) -> bool:
-    """Return whether a process does anything: one that has ended and is not reaped yet has no words any more."""
+    """Return whether a process does anything: one that has ended and is not reaped yet has no words any more.
+
+    The file is there, and empty, before a shell writes the number into it.
+    """
     try:
-        return bool(Path(f"/proc/{pid_file.read_text().strip()}/cmdline").read_bytes())
+        number = pid_file.read_text().strip()
+        return bool(number) and bool(Path(f"/proc/{number}/cmdline").read_bytes())
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
         return False
 
@@ -111,9 +115,11 @@ async def test_a_command_fails_in_words(tmp_path: Path) -> None:
 
 
 async def test_a_command_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    shell = ShellTool(tmp_path, Person("yes"))
+    shell, command = ShellTool(tmp_path, Person("always")), "echo begun; sleep 600 & echo $! > child; wait"
 
-    said = await shell.run_command("echo begun; sleep 600 & echo $! > child; wait", timeout_seconds=1)
+    said = await shell.run_command(command, timeout_seconds=1)
+    while not (tmp_path / "child").exists():  # on a busy machine, the second is over before it has begun
+        said = await shell.run_command(command, timeout_seconds=1)
 
     assert said == "begun\n[stopped after 1 s]"
     assert not is_running(tmp_path / "child")
