@@ -678,7 +678,7 @@ class Waiting(AgentHooks):
 
     async def states(self, *, has_ended: bool = True) -> list[str]:
         """Return the states of the delegations; if they have to end, once they have."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 found = [one.state for one in await asyncio.to_thread(self.kept.session().delegations)]
                 if not has_ended or "running" not in found:

@@ -76,7 +76,7 @@ def test_sessions_of_a_loop_that_stands_still_are_closed_from_another_loop(tmp_p
     still.run_until_complete(agent.run("one", conversation_id="c"))
     opened = governed.sessions["c"]
 
-    asyncio.run(asyncio.wait_for(governed.close(), timeout=20))
+    asyncio.run(asyncio.wait_for(governed.close(), timeout=60))
 
     assert not governed.sessions
     with pytest.raises(SessionClosedError):
@@ -104,7 +104,7 @@ def test_sessions_of_loops_that_run_or_have_ended_are_closed_from_another_loop(t
     opened = governed.sessions
     assert sorted(opened) == ["a", "b", "c"]
 
-    asyncio.run(asyncio.wait_for(governed.close(), timeout=20))
+    asyncio.run(asyncio.wait_for(governed.close(), timeout=60))
 
     assert not governed.sessions
     for name, run_on_loop in (("a", asyncio.run), ("b", asyncio.run), ("c", BACKGROUND_LOOP.run)):

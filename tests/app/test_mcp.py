@@ -326,7 +326,7 @@ async def test_an_interrupt_ends_the_program_though_its_client_is_silent(tmp_pat
 
     run.send_signal(signal.SIGINT)
     try:
-        code = await asyncio.wait_for(run.wait(), 10)
+        code = await asyncio.wait_for(run.wait(), 60)
     finally:
         run.stdin.close()
     _, printed = await run.communicate()

@@ -115,7 +115,7 @@ async def test_whoever_ends_the_input_at_a_question_does_not_agree_and_the_chat_
     lines = TypedLines()
     screen = PlainScreen(lines)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await screen.ask_consent("Run: make") == "no"
         assert [await lines.read(), await lines.read()] == [None, None]
         assert await screen.ask_consent("Run: ls", has_always=True) == "no"

@@ -63,7 +63,7 @@ def test_a_program_that_is_interrupted_does_not_wait_for_the_work() -> None:
 
     def work() -> None:
         begun.set()
-        released.wait(30)
+        released.wait(60)
         ended.set()
 
     async def interrupt() -> None:
@@ -77,7 +77,7 @@ def test_a_program_that_is_interrupted_does_not_wait_for_the_work() -> None:
 
     assert not ended.is_set()
     released.set()
-    assert ended.wait(30), "the work goes on, and its end disturbs nobody"
+    assert ended.wait(60), "the work goes on, and its end disturbs nobody"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives threads priorities of their own")

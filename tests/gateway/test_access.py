@@ -265,7 +265,7 @@ def overtaken(monkeypatch: pytest.MonkeyPatch, work: Callable[[str], str]) -> li
             is_there.set()
         else:
             second.append(pool.submit(work, "second"))
-            assert is_there.wait(20)
+            assert is_there.wait(60)
         write(path, lines)
 
     def noted_lock(descriptor: int) -> bool:

@@ -111,7 +111,7 @@ async def logged(store: MemoryStore) -> list[str]:
 
 async def compacted_log(store: MemoryStore) -> list[str]:
     """Return the log as soon as it ends with a compaction."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             if (kinds := await logged(store))[-1] == COMPACTED:
                 return kinds

@@ -214,7 +214,7 @@ def test_a_stalled_answer_passes_every_event_that_came_and_ends_when_the_client_
         await client.send("POST", call.path, call.body)
         seen = await client.read(until=b"".join(passed))
         client.leave()
-        await asyncio.wait_for(upstream.client_left.wait(), 10)
+        await asyncio.wait_for(upstream.client_left.wait(), 60)
         return seen.body
 
     assert running.runner.run(hang_up()) == b"".join(passed)

@@ -226,9 +226,9 @@ def test_a_client_that_hangs_up_anywhere_leaves_a_log_that_its_next_request_cont
         if uploaded < len(sent):
             client.leave()
             return
-        await asyncio.wait_for(upstream.request_received.wait(), 10)
+        await asyncio.wait_for(upstream.request_received.wait(), 60)
         client.leave()
-        await asyncio.wait_for(upstream.client_left.wait(), 10)
+        await asyncio.wait_for(upstream.client_left.wait(), 60)
 
     async def go_on() -> Seen:
         upstream.answer = answer

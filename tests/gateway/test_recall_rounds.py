@@ -412,7 +412,7 @@ async def test_a_whole_answer_that_stalls_in_a_round_is_a_timeout_and_the_client
     replies = [ASKS, SAYS] if round_ == 2 else [SAYS]
     async with between("openai-chat", [*replies, SAYS], is_stream=False, timeouts=timeouts) as (client, provider):
         provider.stalls, provider.stalls_at = asyncio.Event(), round_
-        await asyncio.wait_for(client.prompt("What is my boat called?"), 20)
+        await asyncio.wait_for(client.prompt("What is my boat called?"), 60)
         provider.stalls = None
         stalled, again = client.seen, await client.send()
 
@@ -857,7 +857,7 @@ async def test_a_recall_in_a_stream_with_another_type_or_none_is_answered(wire: 
         client.add_prompt("What is my boat called?")
         raw = RawClient(url)
         await raw.send("POST", client.path, client.body(), {"x-holdfast-recall": "on"})
-        seen = await asyncio.wait_for(raw.read(until=b"data:"), 10)
+        seen = await asyncio.wait_for(raw.read(until=b"data:"), 60)
         is_seen.set()
         await raw.read_more()
         raw.leave()

@@ -1795,6 +1795,7 @@ async def test_a_recording_that_takes_too_long_is_finished_nevertheless() -> Non
     recorder = Recorder(store)
     with pytest.raises(TimeoutError):
         await recorder.receive(chat("hi", name="s"), seconds=0.01)
+    await store.reached.wait()  # before that, a busy machine has not yet opened the session
     store.opened.set()
 
     assert await messages(recorder, "s") == ["hi"]

@@ -40,6 +40,12 @@ def no_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for what a gateway says of itself as long as a busy machine takes."""
+    monkeypatch.setattr(wrap_module, "HEALTH_SECONDS", 60.0)
+
+
 def wrapped(folder: Path, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
     home = folder / "home"
     home.mkdir(exist_ok=True)
@@ -103,7 +109,7 @@ def test_a_terminal_that_is_closed_ends_the_gateway_too(tmp_path: Path) -> None:
         url = process.stdout.readline().strip()
         was_running = is_gateway(url)
         os.killpg(process.pid, signal.SIGHUP)
-        code = process.wait(30)
+        code = process.wait(60)
 
     assert (was_running, code, is_gateway(url)) == (True, 128 + signal.SIGHUP, False)
 
@@ -139,7 +145,7 @@ async def test_a_wrap_that_is_killed_ends_its_gateway_which_finishes_its_streams
             seen = await client.read(until=first)
             process.kill()
             with suppress(TimeoutError):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while await asyncio.to_thread(is_gateway, url):
                         pass
             is_serving, is_streaming = is_gateway(url), not client.is_at_end

@@ -151,7 +151,7 @@ async def test_a_cancelled_prompt_frees_the_server_for_the_next(server: Embedded
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
-    answer = await asyncio.wait_for(server.summarizer().write(ask("Say hello.", tokens=1)), timeout=10)
+    answer = await asyncio.wait_for(server.summarizer().write(ask("Say hello.", tokens=1)), timeout=60)
 
     assert task.cancelled()
     assert billed(answer.usage).output_tokens == 1
@@ -225,7 +225,7 @@ def test_the_engine_does_not_outlive_a_process_that_is_killed(weights: Path) -> 
         assert is_open(place)
         parent.kill()
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while is_open(place):
         assert time.monotonic() < deadline
 

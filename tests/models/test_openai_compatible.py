@@ -300,7 +300,7 @@ async def test_cancelling_closes_the_connection() -> None:
 
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(endpoint.client_left.wait(), timeout=5)
+        await asyncio.wait_for(endpoint.client_left.wait(), timeout=60)
 
 
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}

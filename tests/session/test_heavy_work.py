@@ -131,7 +131,7 @@ async def test_an_error_of_a_plan_whose_caller_was_cancelled_is_not_reported_by_
 
     def fail() -> None:
         loop.call_soon_threadsafe(started.set)
-        may_end.wait(10)
+        may_end.wait(60)
         raise ValueError("it does not fit")
 
     caller = asyncio.ensure_future(heavy_work.plan_in_thread(fail))

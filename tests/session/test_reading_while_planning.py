@@ -91,7 +91,7 @@ async def test_readers_without_the_lock_see_the_same_history_before_and_during_a
         view = view_of(*args)
         if threading.current_thread() is not threading.main_thread():
             is_planning.set()
-            may_go_on.wait(30)
+            may_go_on.wait(60)
         return view
 
     monkeypatch.setattr(prepare, "view_of", held_view_of)

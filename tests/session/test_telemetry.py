@@ -318,7 +318,7 @@ def test_an_exporter_that_hangs_keeps_nobody_waiting() -> None:
 
     class HangingExporter(SpanExporter):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            assert release.wait(30)
+            assert release.wait(60)
             exported.extend(span.name for span in spans)
             return SpanExportResult.SUCCESS
 

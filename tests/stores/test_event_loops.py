@@ -63,7 +63,7 @@ def test_a_session_goes_on_in_the_next_run_of_a_loop_even_if_a_task_of_the_last_
         return session
 
     async def go_on(session: Session) -> range:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             positions = await session.record([user_message("two")])
             await session.close()
         return positions
@@ -86,7 +86,7 @@ async def test_two_threads_that_hold_a_session_at_the_same_time_do_not_hang(tmp_
                 found.append(error.what)
         return found
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         own, other = await asyncio.gather(write(0), asyncio.to_thread(asyncio.run, write(1)))
 
     assert (own, other, len(session)) == ([], ["session 's'"] * 20, 20)
@@ -132,7 +132,7 @@ url = sys.argv[1]
 
 async def told(waiting):
     try:
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
     except WrongEventLoopError as error:
         return error.what
     except TimeoutError:

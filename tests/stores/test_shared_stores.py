@@ -69,7 +69,7 @@ async def test_many_sessions_of_a_postgres_url_share_a_few_connections(new_datab
     assert 1 <= connections() <= 4
     for session in sessions:
         await session.close()
-    await asyncio.wait_for(asyncio.to_thread(wait_until_closed), 30)
+    await asyncio.wait_for(asyncio.to_thread(wait_until_closed), 60)
 
 
 async def test_a_relative_and_an_absolute_path_name_the_same_store(
@@ -128,7 +128,7 @@ async def test_a_session_that_is_never_closed_does_not_keep_its_store(tmp_path: 
     [thread] = writer_threads() - before
     del session
     gc.collect()
-    thread.join(timeout=30)
+    thread.join(timeout=60)
     assert not thread.is_alive()
 
     async with Session.open("s", store=url) as session:

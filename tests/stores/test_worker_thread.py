@@ -119,7 +119,7 @@ def test_the_thread_ends_with_its_owner() -> None:
 
     del owner
     gc.collect()
-    thread.join(timeout=30)
+    thread.join(timeout=60)
 
     assert not thread.is_alive()
 

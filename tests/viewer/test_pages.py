@@ -407,7 +407,7 @@ async def test_an_open_page_is_told_when_something_has_changed(store: MemoryStor
         await session.record([user_message("one more thing")])
     told = {await news.get(), await news.get()}
     app.state.stop_streams()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*streams)
     await app.state.close()
 
@@ -451,7 +451,7 @@ async def test_an_open_page_is_told_of_changes_when_its_store_is_back(monkeypatc
     store.is_away = False
     async with Session.open("s", store=store) as session:
         await session.record([user_message("two")])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         second = await news.get()
         app.state.stop_streams()
         await stream
