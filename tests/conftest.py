@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import tempfile
 from multiprocessing.forkserver import _forkserver
 from pathlib import Path
@@ -26,6 +27,10 @@ os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 for declaration in SETTING_DECLARATIONS.values():
     for variable in declaration.variables:
         os.environ.pop(variable, None)
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and every program inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test talks to anybody outside of this machine. The system's certificates, which each client and each gateway that
 # starts would read, take 50 ms of processor time; the one in this file belongs to nobody.
