@@ -334,7 +334,7 @@ async def test_the_tokens_that_a_provider_reports_count_against_the_limit_of_a_k
     answer = json.dumps(
         {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
     ).encode()
-    access = Access(keys=Keys([entry(tokens_per_day=100)]))
+    access = Access(keys=Keys([entry(tokens_per_day=100)], clock=lambda: 0.0))  # no day ends meanwhile
     async with (
         FaultyUpstream(FaultyAnswer(pieces=[answer])) as upstream,
         running_gateway(upstream.url, access=access) as url,
@@ -362,7 +362,7 @@ async def test_an_answer_that_is_not_recorded_counts_against_the_limit_of_a_key(
     store = f"sqlite:///{tmp_path}/no/chats.db" if why == "store" else "memory://"
     (tmp_path / "no").write_text("a file where the folder should be")
     encoding = {"content_encoding": "br"} if why == "encoding" else {}
-    access = Access(keys=Keys([entry(tokens_per_day=100)]))
+    access = Access(keys=Keys([entry(tokens_per_day=100)], clock=lambda: 0.0))  # no day ends meanwhile
     async with (
         FaultyUpstream(FaultyAnswer(headers=[("content-type", kind)], pieces=pieces)) as upstream,
         running_gateway(upstream.url, access=access, store=store) as url,

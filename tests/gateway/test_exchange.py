@@ -401,9 +401,8 @@ async def test_an_answer_that_a_strict_gateway_withholds_counts_against_the_toke
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":90,"completion_tokens":10,"total_tokens":100}}\n\n'
     answer = FaultyAnswer(headers=STREAM, pieces=[*SSE[:2], usage, SSE[2]], framing="chunked")
     entry = KeyEntry(name="alice", sha256=key_hash("hf-a"), namespace="alice", tokens_per_day=100)
-    options = {
-        "store": FullStore(), "settings": RelaySettings(is_strict=True), "access": Access(keys=Keys([entry]))
-    }  # fmt: skip
+    access = Access(keys=Keys([entry], clock=lambda: 0.0))  # no day ends meanwhile
+    options = {"store": FullStore(), "settings": RelaySettings(is_strict=True), "access": access}
     async with FaultyUpstream(answer) as upstream, running_gateway(upstream.url, **options) as url:
         seen = [await ask(url, body=CHAT, authorization="Bearer hf-a") for _ in range(2)]
 

@@ -329,7 +329,7 @@ async def test_a_model_that_never_stops_recalling_is_stopped(wire: Wire, *, is_s
 @pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
 async def test_every_round_counts_against_the_tokens_of_a_key(*, is_stream: bool) -> None:
     key = KeyEntry(name="alice", sha256=key_hash("hf-a"), namespace="alice", tokens_per_day=340)
-    access = Access(keys=Keys([key]))
+    access = Access(keys=Keys([key], clock=lambda: 0.0))  # no day ends meanwhile
     async with between("openai-chat", [ASKS, SAYS], is_stream=is_stream, access=access) as (client, provider):
         await client.prompt("What is my boat called?", authorization="Bearer hf-a")
         first = client.seen.status
