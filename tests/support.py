@@ -3,6 +3,7 @@
 import asyncio
 import re
 import runpy
+import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -125,6 +126,14 @@ def endless_summarizer(text: str = SUMMARY) -> ScriptedModel:
 async def compactions(session: Session) -> list[log.CompactionCompleted]:
     """Return how each compaction of a session ended."""
     return [event for event in await session.events() if isinstance(event, log.CompactionCompleted)]
+
+
+@contextmanager
+def closed_port() -> Generator[int]:
+    """Hold a port at which nobody listens; one that was given back may be that of another test at any moment."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:

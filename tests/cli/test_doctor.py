@@ -24,6 +24,7 @@ from holdfast.testing.chat import user_message
 from holdfast.testing.endpoint import ScriptedEndpoint, sse_event, stream_response, text_chunk
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import running_gateway
+from tests.support import closed_port
 
 Captured = pytest.CaptureFixture[str]
 
@@ -172,14 +173,15 @@ async def test_an_address_is_tried_and_a_model_asked(capsys: Captured) -> None:
     async with ScriptedEndpoint([]) as silent:
         port = silent.url.removesuffix("/v1").rpartition(":")[2]
         there = await asyncio.to_thread(checked, capsys, "--model", f"http://127.0.0.1:{port}/v1#mine")
-    gone = await asyncio.to_thread(checked, capsys, "--model", f"http://127.0.0.1:{port}/v1#mine")
+    with closed_port() as closed:
+        gone = await asyncio.to_thread(checked, capsys, "--model", f"http://127.0.0.1:{closed}/v1#mine")
     async with ScriptedEndpoint([reply]) as endpoint:
         asked = await asyncio.to_thread(checked, capsys, "--ask", "--model", f"{endpoint.url}#mine")
 
     assert ("ok", f"127.0.0.1:{port} can be reached") in about(there[1], "model")
     assert (gone[0], about(gone[1], "model")[-1]) == (
         1,
-        ("fail", f"127.0.0.1:{port} cannot be reached: Connection refused; start the server, or check the address"),
+        ("fail", f"127.0.0.1:{closed} cannot be reached: Connection refused; start the server, or check the address"),
     )
     assert [told.split(" in ")[0] for _, told in about(asked[1], "model") if "answered" in told] == ["served answered"]
     assert len(endpoint.requests) == 1

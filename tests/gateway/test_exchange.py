@@ -51,6 +51,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.endpoint import ScriptedEndpoint, http_response
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient, Seen, ask, running_gateway, served
+from tests.support import closed_port
 
 CHAT = b'{ "model":"gpt-5","messages":[{"role":"user","content":"caf\\u00e9"}],"x":1.0e0 }\n'
 ANSWER = json.dumps(
@@ -451,13 +452,13 @@ async def test_an_unknown_upstream_is_told_with_the_others_as_paths_name_them_to
 
 
 async def test_a_provider_that_cannot_be_reached_is_an_error_of_its_own_kind() -> None:
-    async with FaultyUpstream() as upstream:
-        gone = upstream.url
     timeouts = PhaseTimeouts(retries=0)
-    async with running_gateway(gone, timeouts=timeouts) as url:
-        chat = await ask(url, body=CHAT)
-        messages = await ask(url, path="/v1/messages", body=CHAT)
-        gemini = await ask(url, path="/v1beta/models/g:generateContent", body=CHAT)
+    with closed_port() as port:
+        gone = f"http://127.0.0.1:{port}"
+        async with running_gateway(gone, timeouts=timeouts) as url:
+            chat = await ask(url, body=CHAT)
+            messages = await ask(url, path="/v1/messages", body=CHAT)
+            gemini = await ask(url, path="/v1beta/models/g:generateContent", body=CHAT)
 
     assert [one.status for one in (chat, messages, gemini)] == [502] * 3
     assert json.loads(chat.body)["error"]["type"] == "server_error"
@@ -977,12 +978,14 @@ async def test_a_store_that_takes_too_long_does_not_stop_the_request_and_a_heade
 
 
 async def test_a_request_that_was_recorded_too_late_is_not_taken_for_one_that_waits_for_its_answer() -> None:
-    store, settings = SlowStore(), RelaySettings(recording_seconds=0.5)
+    store, settings = SlowStore(), RelaySettings(recording_seconds=0.01)
     async with (
         FaultyUpstream(FaultyAnswer(pieces=[ANSWER])) as upstream,
         gateway_to(upstream, store=store, settings=settings) as app,
     ):
         await Caller(app, body=chat_of("one")).running
+        await store.reached.wait()
+        object.__setattr__(settings, "recording_seconds", 60.0)  # this one is not too late, however busy the machine is
         edited = Caller(app, body=chat_of("one, edited"))
         store.opened.set()
         await edited.running
@@ -1626,10 +1629,9 @@ async def test_a_silent_or_broken_answer_that_only_passes_through_is_cut() -> No
 
 
 async def test_a_provider_that_cannot_be_reached_is_told_for_what_only_passes_through_too() -> None:
-    async with FaultyUpstream() as upstream:
-        gone = upstream.url
-    async with running_gateway(gone, timeouts=PhaseTimeouts(retries=0)) as url:
-        seen = await ask(url, "GET", "/v1/models")
+    with closed_port() as port:
+        async with running_gateway(f"http://127.0.0.1:{port}", timeouts=PhaseTimeouts(retries=0)) as url:
+            seen = await ask(url, "GET", "/v1/models")
 
     assert (seen.status, "cannot be reached" in error_of(seen)) == (502, True)
 

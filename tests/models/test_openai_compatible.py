@@ -28,6 +28,7 @@ from holdfast.testing.endpoint import (
     stream_response,
     text_chunk,
 )
+from tests.support import closed_port
 
 KEY = "a-key-that-has-no-known-shape"
 ASK = SummaryPrompt(system="Be brief.", text="Tell me of the sea.", max_output_tokens=50)
@@ -272,11 +273,7 @@ async def test_a_key_that_the_provider_repeats_is_in_no_error() -> None:
 
 
 async def test_a_closed_port_is_unreachable() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-
-    with pytest.raises(ModelUnreachableError, match="All connection attempts failed"):
+    with closed_port() as port, pytest.raises(ModelUnreachableError, match="All connection attempts failed"):
         await ChatSummarizer(f"http://127.0.0.1:{port}/v1", "m").write(ASK)
 
 
