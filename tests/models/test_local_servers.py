@@ -10,6 +10,7 @@ from holdfast.apps.settings.build import request_budget
 from holdfast.apps.settings.models import configured_model
 from holdfast.apps.settings.sources import load_settings
 from holdfast.errors import SettingsError
+from holdfast.models import local_servers
 from holdfast.models.local_servers import (
     OLLAMA_WINDOW,
     find_ollama_models,
@@ -37,6 +38,7 @@ async def serve(body: bytes, heads: list[str]) -> asyncio.Server:
 async def test_ollama_is_found_by_itself_and_an_endpoint_is_asked_for_its_models_with_its_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(local_servers, "PROBE_SECONDS", 60.0)  # on a busy machine, half a second may not be enough
     heads: list[str] = []
     server = await serve(LISTING, heads)
     host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"

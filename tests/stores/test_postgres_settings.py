@@ -82,7 +82,7 @@ async def test_a_statement_that_waits_too_long_for_a_lock_is_reported(
     new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = new_database()
-    monkeypatch.setattr(postgres_pool, "STATEMENT_TIMEOUT_MS", 200)
+    monkeypatch.setattr(postgres_pool, "STATEMENT_TIMEOUT_MS", 1_000)
     store = PostgresStore(url)
     await store.append("s", [message_record("a")], after=0, time_ms=NOW_MS)
     async with await psycopg.AsyncConnection.connect(url) as other:
