@@ -11,6 +11,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from holdfast.apps.cli import wrap as wrap_module
 from holdfast.apps.cli.main import main
 from holdfast.apps.cli.wrap import DEFAULT_PORT, PROGRAMS, RUN_HOLDFAST, is_gateway
 from holdfast.apps.cli.wrap import _own_addresses as own_addresses
+from holdfast.apps.cli.wrap import _run_program as run_program
 from holdfast.errors import SettingsError
 from holdfast.testing.upstream import FaultyAnswer, FaultyUpstream
 from tests.gateway.serving import RawClient
@@ -124,6 +126,27 @@ def test_a_signal_in_the_moment_in_which_the_agent_starts_reaches_it(tmp_path: P
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
 
     assert done.returncode == 128 + signal.SIGTERM
+
+
+async def test_a_signal_that_comes_before_the_agent_is_known_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def starting(*words: str, **settings: Any) -> asyncio.subprocess.Process:
+        process = await start(*words, **settings)
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(10):  # the event loop reads which signal came, and calls who waits for it
+            await asyncio.sleep(0)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", starting)
+    # Where nobody waits for the signal, the agent goes on to its end.
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    try:
+        code = await run_program(["/bin/sleep", "3"], {})
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert code == 128 + signal.SIGTERM
 
 
 async def test_a_wrap_that_is_killed_ends_its_gateway_which_finishes_its_streams(tmp_path: Path) -> None:
