@@ -28,6 +28,9 @@ for declaration in SETTING_DECLARATIONS.values():
     for variable in declaration.variables:
         os.environ.pop(variable, None)
 
+# Files that tests make are readable for others, where nothing of ours says otherwise, also for who has a strict umask.
+os.umask(0o022)
+
 # A shell starts what it runs in the background with Ctrl-C ignored, and every program inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -470,6 +470,8 @@ def test_a_file_or_a_folder_that_cannot_be_read_hides_no_session(
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         root = copy_of(program, Path(folder))
+        for one in (root, *root.rglob("*")):
+            one.chmod(0o755)  # a checkout under a strict umask is for its owner only
         everything = [one.id for one in found_in(root, program)]
         path, report = root / locked, ReadReport()
         if path.suffix and not path.exists():
