@@ -246,6 +246,7 @@ def _run_forked(
     sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, errors=errors)  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding=encoding, errors="backslashreplace")  # noqa: SIM115
     faulthandler.enable()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup`, if it runs the tests, made the server ignore it
     sys.argv = [HOLDFAST, *arguments]
     sys.path = [str(Path(HOLDFAST).parent), *(path for path in sys.path if path != ROOT)]
     try:
