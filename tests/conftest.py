@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 import signal
 import tempfile
 from multiprocessing.forkserver import _forkserver
@@ -28,6 +29,14 @@ for declaration in SETTING_DECLARATIONS.values():
     for variable in declaration.variables:
         os.environ.pop(variable, None)
 
+# Nor those that he has for others: keys and addresses of providers, proxies, a database server, colors.
+OTHERS = re.compile(
+    r".+_(API_KEY|BASE_URL|PROXY)|(PG|OTEL_|OLLAMA_|COPILOT_|FASTMCP_).+|HOLDFAST_(HOME|CONTROL_TOKEN|KEY_.+)"
+    r"|NO_COLOR|FORCE_COLOR|CLICOLOR.*|COLORFGBG|COLUMNS|LINES|PYTHONIOENCODING|SSL_CERT_(FILE|DIR)",
+    re.IGNORECASE,
+)
+OUTSIDE = {name: os.environ.pop(name) for name in [*os.environ] if OTHERS.fullmatch(name)}
+
 # Files that tests make are readable for others, where nothing of ours says otherwise, also for who has a strict umask.
 os.umask(0o022)
 
@@ -37,7 +46,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # No test talks to anybody outside of this machine. The system's certificates, which each client and each gateway that
 # starts would read, take 50 ms of processor time; the one in this file belongs to nobody.
-CERTIFICATES = {name: os.environ.pop(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ}
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("no_authority.pem"))
 os.environ["SSL_CERT_DIR"] = "/nonexistent"
 
@@ -93,7 +101,7 @@ def weights() -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SSL_CERT_FILE")
         patch.delenv("SSL_CERT_DIR")
-        for name, value in CERTIFICATES.items():
+        for name, value in OUTSIDE.items():
             patch.setenv(name, value)
         try:
             return asyncio.run(fetch_file())
