@@ -126,6 +126,10 @@ class Person:
         """Wait until all texts are on the screen or above it."""
         self._until(lambda: all(text in self.text for text in texts), f"{texts} to be seen")
 
+    def glimpses(self, text: str) -> None:
+        """Wait until a text is on the screen, over which the program soon writes something else."""
+        self._until(lambda: text in self.text, f"{text} to be seen", max_bytes=64)
+
     def waits(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until a condition is true."""
         self._until(condition, what)
@@ -176,13 +180,13 @@ class Person:
         ]
         return "\n".join([*(text for _, text in self._above), *(line.rstrip() for line in self.screen.display)])
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
+    def _until(self, condition: Callable[[], bool], what: str, *, max_bytes: int = 65_536) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited for {what}; the screen is:\n{self.text}")
             try:
-                self._feed(self._child.read_nonblocking(65_536, timeout=0.1))
+                self._feed(self._child.read_nonblocking(max_bytes, timeout=0.1))
             except pexpect.TIMEOUT:
                 continue
             except pexpect.EOF:

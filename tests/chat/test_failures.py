@@ -62,7 +62,7 @@ def test_a_command_that_does_not_end_at_once_is_said_to_be_stopping(sit: Sit, se
     person.says("y")
     person.waits((tmp_path / "folder" / "begun").exists, "the command to run")
     person.types("\x1b")
-    person.sees("stopping · ")
+    person.glimpses("stopping · ")
     person.types("\x1b")
     person.sees("Interrupted by user.")
 
