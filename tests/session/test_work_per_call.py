@@ -24,6 +24,7 @@ from holdfast.core.conversation import repair
 from holdfast.core.history.projection import Projection
 from holdfast.core.planning import receipt
 from holdfast.core.recall.artifacts import large_results
+from holdfast.counters.models import find_model
 from holdfast.counters.vocabularies import VocabularyCounter, counter_for
 from holdfast.errors import MalformedInputError
 from holdfast.session import request
@@ -142,6 +143,7 @@ def calls_on_this_thread() -> Generator[Counter[str]]:
 
 async def test_the_event_loop_does_little_for_each_of_many_messages_at_once() -> None:
     talk = [user_message(f"line {number}") if number % 2 else assistant_message("so") for number in range(3_000)]
+    find_model("gpt-5")  # the first time, the table of models is read
     async with Session.open("many", store=MemoryStore(), model="gpt-5") as session:
         with calls_on_this_thread() as done:
             await session.record([*talk, user_message("go on")])
