@@ -1,12 +1,14 @@
 """The background loop runs coroutines for callers on other loops: results, errors and cancellations go both ways."""
 
 import asyncio
+import gc
 import threading
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from weakref import ref
 
 import pytest
 
-from holdfast.session.background_loop import BACKGROUND_LOOP
+from holdfast.session.background_loop import BACKGROUND_LOOP, BackgroundLoop
 
 WORD: ContextVar[str] = ContextVar("word", default="")
 
@@ -19,6 +21,32 @@ async def test_a_coroutine_runs_on_the_other_loop_in_the_callers_context() -> No
     WORD.set("said here")
 
     assert await BACKGROUND_LOOP.await_result(work()) == (False, "said here")
+
+
+def test_what_the_first_caller_has_in_its_context_is_not_kept() -> None:
+    class Held:
+        """What a framework keeps in the context of a run."""
+
+    async def work() -> bool:
+        return variable.get() is not None
+
+    async def where() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+        return asyncio.get_running_loop(), threading.current_thread()
+
+    def first_run() -> tuple[bool, ref[Held]]:
+        held = Held()
+        variable.set(held)
+        return background.run(work()), ref(held)
+
+    variable, background = ContextVar[Held | None]("variable", default=None), BackgroundLoop()
+    was_there, held = copy_context().run(first_run)
+    loop, thread = background.run(where())
+    gc.collect()
+
+    assert (was_there, held()) == (True, None)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 async def test_an_error_is_raised_where_the_result_is_awaited() -> None:

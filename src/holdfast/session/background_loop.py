@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from contextvars import Context
 from typing import TypeVar
 
 from holdfast.errors import WrongEventLoopError
@@ -94,7 +95,8 @@ class BackgroundLoop:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None or self._process != os.getpid():
-                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+                # It keeps the context in which it is made, and so what a framework has there of its first run.
+                self._loop, self._process = Context().run(asyncio.new_event_loop), os.getpid()
                 threading.Thread(target=self._loop.run_forever, name="holdfast-loop", daemon=True).start()
             return self._loop
 
