@@ -1,5 +1,6 @@
 """The chat in a real pseudo-terminal, with a model served over real HTTP."""
 
+import os
 import re
 from pathlib import Path
 
@@ -272,17 +273,18 @@ def test_a_prompt_that_could_not_be_sent_is_said_by_retry(sit: Sit, served: Serv
 
 
 def test_a_chat_that_is_told_to_end_leaves_the_terminal_as_it_was(sit: Sit, served: Served) -> None:
-    served.script.append(tool_call_stream(("run_command", {"command": "sleep 303"})))
+    command = f"sleep 303.{os.getpid()}"  # another run on this machine has another
+    served.script.append(tool_call_stream(("run_command", {"command": command})))
     person = sit("--tools", "run")
     person.says("Do it.")
     person.sees("[y] yes")
     person.says("y")
-    person.waits(lambda: person.has_child("sleep 303"), "the command to run")
+    person.waits(lambda: person.has_child(command), "the command to run")
 
     person.ends()
 
     assert person.leaves() == 0
-    assert not person.has_child("sleep 303")
+    assert not person.has_child(command)
     assert "saved; continue with" in person.text
 
 
