@@ -246,3 +246,23 @@ def test_an_empty_text_block_is_removed_and_its_neighbours_stay_as_they_are() ->
     (only,) = anthropic(message)
     assert only == {"role": "user", "content": [TEXT]}
     assert only["content"][0] is TEXT
+
+
+def test_a_result_without_an_id_answers_the_call_before_it() -> None:
+    bare = {"role": "tool", "content": "done"}
+
+    result = mended(user_message("go"), tool_call_message("a", "b"), tool_result_message("b"), bare, user_message("?"))
+
+    assert sent(result)[2:4] == [tool_result_message("b"), {**bare, "tool_call_id": "a"}]
+    assert what(result) == [(3, "gave a result without an id the id 'a'")]
+
+
+def test_a_result_without_an_id_answers_no_call_further_back() -> None:
+    bare = {"role": "tool", "content": "done"}
+
+    result = mended(user_message("go"), tool_call_message("a"), user_message("wait"), bare, user_message("?"))
+
+    assert what(result) == [
+        (1, "made up a result for call 'a'"),
+        (3, "removed a result for '' that answers no open call"),
+    ]

@@ -20,6 +20,9 @@ OTHER_KIND_RESULT = "[The result is of another kind than the call, and has no te
 MADE_RESULTS = frozenset({INTERRUPTED_RESULT, MISSING_RESULT, OTHER_KIND_RESULT})
 """All outputs that no tool has returned."""
 
+CONSENT_KINDS = frozenset({"mcp_approval_response"})
+"""Kinds of results by which a user permits something."""
+
 
 class Repair(NamedTuple):
     """One change that repair made."""
@@ -77,7 +80,7 @@ class CallPairing:
         """Which results were moved, removed or made up."""
         self.pending: list[str] = []
         self.unanswered: dict[str, None] = {}
-        """The ids of calls without a result, if no later call has the same id."""
+        """The ids of calls without a result of that id, if no later call has the same id."""
         self.used_ids: set[str] = set()
         """The ids of all calls after repair."""
         self.made_ids: set[str] = set()
@@ -96,6 +99,8 @@ class CallPairing:
             for call_id in {*entry.message.outline.call_ids, *self._name_ids(entry.message)}:
                 self._callers[call_id].append(index)
         self._next_speech = self._index_next_speech()
+        self._result_stops: dict[int, int] = {}
+        """By the index after a batch, the index after the results that directly follow it."""
         self._matched: set[int] = set()
         """Object ids of the results that are matched with a call."""
         self._merged: set[int] = set()
@@ -174,6 +179,7 @@ class CallPairing:
                 self.unanswered.pop(part.id, None)
                 if found is None:
                     self.unanswered[part.id] = None
+                    found = self._take_without_id(span, part)
                 found = self._with_kind_of(part, found)
                 answer = self._with_usable_id(_AnsweredCall(part, entry.position, found), len(parts))
                 self.used_ids.add(answer.call.id)
@@ -222,6 +228,30 @@ class CallPairing:
             Repair(self._entries[found.entry_index].position, f"gave a result the id {call_id!r} of its call")
         )
         return found._replace(result=found.result.with_call_id(call_id))
+
+    def _take_without_id(self, span: range, call: ToolCall) -> _FoundResult | None:
+        """Return the next result without an id that directly follows a batch, if it is of the kind of the call.
+
+        Consent is never guessed: an approval without an id answers nothing.
+        """
+        waiting = self._results.get("")
+        while waiting and waiting[0].entry_index < span.stop:
+            waiting.popleft()
+        if not waiting or call.result_kind != waiting[0].result.kind or call.result_kind in CONSENT_KINDS:
+            return None
+        if span.stop not in self._result_stops:
+            stop = span.stop
+            while stop < len(self._entries) and self._entries[stop].message.results:
+                stop += 1
+            self._result_stops[span.stop] = stop
+        if waiting[0].entry_index >= self._result_stops[span.stop]:
+            return None
+        found = waiting.popleft()
+        self._matched.add(id(found.result))
+        self.id_repairs.append(
+            Repair(self._entries[found.entry_index].position, f"gave a result without an id the id {call.id!r}")
+        )
+        return found._replace(result=found.result.with_call_id(call.id))
 
     def _take(self, span: range, call_id: str) -> _FoundResult | None:
         """Return the next result with this id after a batch, unless a later call with this id comes first."""
