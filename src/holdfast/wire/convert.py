@@ -51,7 +51,7 @@ from holdfast.wire.json_reader import InputPath, check_list, is_list, is_mapping
 from holdfast.wire.media import image_source, pdf_data, unreadable_image
 from holdfast.wire.openai_chat import OpenAIChat, is_chat_media, with_call_ids
 from holdfast.wire.pydantic_ai import PydanticAI
-from holdfast.wire.responses import MEDIA_BLOCK_TYPES, OpenAIResponses, outcome_of
+from holdfast.wire.responses import MEDIA_BLOCK_TYPES, OpenAIResponses, is_event_output, outcome_of, tool_of_event
 
 MAX_SYSTEM_DEPTH = 8
 BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -104,6 +104,9 @@ class Conversion:
         if native.get("annotations"):
             self.note(NO_CITATIONS)
         parts = tuple(part for raw in message.parts if (part := self._portable_part(raw, message.role)) is not None)
+        if parts and is_event_output(str(native.get("type")), native):
+            # Without this line, what a tool has said would be the user's words.
+            parts = (Text(f"[Output of the tool {tool_of_event(native)}, which no call asked for:]", "tool"), *parts)
         # The text of a provider's compaction is no system text: a model has written it.
         role = "assistant" if message.role == "system" and message.outline.is_fixed else message.role
         return Message(role, parts)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.conversation.batching import CALLS_AS_ITEMS
+from holdfast.core.conversation.frames import neutralize
 from holdfast.core.conversation.json_values import parse_json
 from holdfast.core.conversation.messages import (
     TRUST_OF_ROLE,
@@ -112,11 +113,12 @@ class OpenAIResponses:
         for index, native in enumerate(natives, start):
             try:
                 role, size = _measure_item(native)
+                is_prompt = role == "user"
             except (KeyError, TypeError, AttributeError, ValueError):
                 message = self.decode(native, index)
-                role, size = message.role, message_bytes(message)
+                role, size, is_prompt = message.role, message_bytes(message), message.is_prompt
             measures.sizes.append(size + MESSAGE_OVERHEAD_BYTES)
-            if role == "user":
+            if is_prompt:
                 measures.prompts.append(index)
             elif role == "system":
                 measures.systems.append(index)
@@ -141,7 +143,9 @@ class OpenAIResponses:
             return _encode_call(message.calls[0])
         native = message.native
         if native is not None and "role" not in native:
-            return native
+            if not is_event_output(str(native.get("type")), native):
+                return native
+            return {**native, "output": _content_json(message.parts, native["output"], "user")}
         content = _content_json(message.parts, native.get("content") if native else None, message.role)
         return {**(native or {"role": message.role}), "content": content}
 
@@ -200,12 +204,18 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
         return "assistant", (Opaque(kind, text, "model", native, server_use=use, server_result=result),)
     if tool := call_kind_of(kind, native):
         return "assistant", (_decode_call(kind, tool, native, place),)
+    if is_event_output(kind, native):
+        return "user", place.decode_blocks(native.get("output"), "tool", ".output", _block)
     if tool := output_kind_of(kind, native):
         return "tool", (_decode_output(tool, native, place),)
+    return "assistant", (_item_of_provider(native, kind, place),)
+
+
+def _item_of_provider(native: Mapping[str, Any], kind: str, place: InputPath) -> Opaque:
     if kind == "image_generation_call":
         prompt = native.get("revised_prompt")
-        return "assistant", (Opaque(kind, prompt if isinstance(prompt, str) else "", "model", native, IMAGE_TOKENS),)
-    return "assistant", (opaque_block(kind, native, "model", place, ""),)
+        return Opaque(kind, prompt if isinstance(prompt, str) else "", "model", native, IMAGE_TOKENS)
+    return opaque_block(kind, native, "model", place, "")
 
 
 def _reasoning(native: Mapping[str, Any], place: InputPath) -> Thinking:
@@ -228,7 +238,7 @@ def _extras(native: Mapping[str, Any], kind: str) -> str:
         return extra_fields(native, _FIELDS) + _block_extras(native.get("content"))
     if kind in TOOL_CALL_KINDS:
         return extra_fields(native, _CALL_FIELDS)
-    if output_kind_of(kind, native):
+    if is_event_output(kind, native) or output_kind_of(kind, native):
         return extra_fields(native, _OUTPUT_FIELDS) + _block_extras(native.get("output")) + _shell_extras(native)
     return ""
 
@@ -396,9 +406,26 @@ def call_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
     return ToolItemKind(f"{kind}_output", ()) if is_call else None
 
 
+def is_event_output(kind: str, item: Mapping[str, Any]) -> bool:
+    """Return whether an item tells of an event: the output of a tool that no call has asked for.
+
+    Codex adds such items for its timers, and for what other threads send. OpenAI accepts them without a call; they are
+    not the user's words.
+    """
+    return kind == "function_call_output" and item.get("call_id") is None
+
+
+def tool_of_event(item: Mapping[str, Any]) -> str:
+    """Return the name of the tool that tells of an event, with its namespace, as it may stand in a line of ours."""
+    names = (name for key in ("namespace", "name") if isinstance(name := item.get(key), str) and name)
+    return repr(neutralize(".".join(names), "name"))
+
+
 def output_kind_of(kind: str, item: Mapping[str, Any]) -> ToolItemKind | None:
     """Return the kind of an output, or None if the item is not an output of the client."""
     if kind in PROGRAM_ITEM_TYPES or (kind == "tool_search_output" and item.get("call_id") is None):
+        return None
+    if is_event_output(kind, item):
         return None
     if kind in TOOL_OUTPUT_KINDS:
         return TOOL_OUTPUT_KINDS[kind]
@@ -512,7 +539,7 @@ def _encode_output(result: ToolResult) -> Mapping[str, Any]:
         return result.native
     item = result.native
     tool = output_kind_of(str(item["type"]), item) or TOOL_OUTPUT_KINDS["function_call_output"]
-    key = next((key for key in tool.output_keys if key in item), tool.output_keys[0])
+    key = next((key for key in tool.output_keys if key in item), tool.output_keys[-1])
     edited: dict[str, Any] = {**item, key: result.call_id}
     value = item.get("output")
     if tool.output == "shell_call_output" and is_list(value):

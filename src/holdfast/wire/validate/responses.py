@@ -12,6 +12,7 @@ from holdfast.wire.responses import (
     TEXT_OUTPUT_TYPES,
     TOOL_OUTPUT_KINDS,
     call_kind_of,
+    is_event_output,
     output_kind_of,
 )
 from holdfast.wire.validate.rules import (
@@ -89,14 +90,14 @@ def outputs_are_of_their_kind(payload: Payload) -> Iterator[Violation]:
     expected: dict[str, str] = {}
     for index, item in enumerate(payload.messages):
         kind, call_id = _kind(item), _call_id(item)
+        if kind in TEXT_OUTPUT_TYPES and not isinstance(item.get("output"), str) and not is_list(item.get("output")):
+            yield Violation("output", at(index, ".output"), "an output must be a string or a list of parts")
         if call_id is None:
             continue
         if tool := call_kind_of(kind, item):
             expected[call_id] = tool.output
         elif kind in TOOL_OUTPUT_KINDS and expected.get(call_id, kind) != kind:
             yield Violation("output-kind", at(index, ".type"), f"{kind} answers a call that needs {expected[call_id]}")
-        if kind in TEXT_OUTPUT_TYPES and not isinstance(item.get("output"), str) and not is_list(item.get("output")):
-            yield Violation("output", at(index, ".output"), "an output must be a string or a list of parts")
 
 
 def call_ids_are_unique(payload: Payload) -> Iterator[Violation]:
@@ -155,7 +156,9 @@ def _is_by_model(item: Mapping[str, Any]) -> bool:
     kind = _kind(item)
     if kind == "message":
         return item.get("role") == "assistant"
-    return kind not in COMPACTION_ITEM_TYPES | SETTING_ITEM_TYPES and output_kind_of(kind, item) is None
+    if kind in COMPACTION_ITEM_TYPES | SETTING_ITEM_TYPES or is_event_output(kind, item):
+        return False
+    return output_kind_of(kind, item) is None
 
 
 def compactions_are_whole(payload: Payload) -> Iterator[Violation]:
