@@ -1,11 +1,13 @@
 """A program that is forked from the tests' server does what a fresh one does."""
 
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from holdfast.blocking import Session
 from tests import programs
 from tests.programs import open_terminal, run_program
 
@@ -37,6 +39,26 @@ def test_a_forked_program_writes_and_returns_what_a_fresh_one_does(
     forked, fresh = (run_program(*arguments, env=env, folder=tmp_path, is_fresh=is_fresh) for is_fresh in (False, True))
 
     assert (forked.returncode, forked.stdout, forked.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
+
+
+@pytest.mark.parametrize("locale", [{"PYTHONUTF8": "1"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_a_session_is_named_in_any_language_in_any_locale(tmp_path: Path, locale: dict[str, str]) -> None:
+    store = f"sqlite:///{tmp_path / 'a.db'}"
+    env = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home"), "HOLDFAST_STORE": store, **locale}
+    with Session.open("réunion", store=store) as session:
+        session.record([{"role": "user", "content": "bonjour"}])
+
+    done = [
+        run_program(*arguments, env=env, folder=tmp_path, is_fresh=True)
+        for arguments in (
+            ("export", "réu", "-o", "log.jsonl"),
+            ("import", "log.jsonl", "--as", "réunion d'été"),
+            ("sessions", "--prefix", "réu", "--json"),
+        )
+    ]
+
+    assert [one.returncode for one in done] == [0, 0, 0], done
+    assert sorted(one["id"] for one in json.loads(done[-1].stdout)) == ["réunion", "réunion d'été"]
 
 
 @pytest.mark.parametrize("is_fresh", [False, True])

@@ -5,6 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.apps.cli.config import settings_for
+from holdfast.apps.cli.output import typed_text
 from holdfast.errors import SettingsError
 from holdfast.stores.base import Store
 
@@ -90,11 +91,12 @@ def give_key(endpoint: "ModelEndpoint", variable: str) -> None:
 
 def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast chat`."""
-    parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the first message (default: wait for input)")
+    prompt = "the first message (default: wait for input)"
+    parser.add_argument("prompt", type=typed_text, nargs="*", metavar="PROMPT", help=prompt)
     once = "answer once and exit; standard input is added to the prompt"
     parser.add_argument("-p", "--print", action="store_true", help=once)
     resume = "continue a session by its id, its title or its words, or the newest one (default: start a new session)"
-    parser.add_argument("--resume", nargs="?", const=RESUME_NEWEST, metavar="ID", help=resume)
+    parser.add_argument("--resume", type=typed_text, nargs="?", const=RESUME_NEWEST, metavar="ID", help=resume)
     model = "the model that answers: embedded, openai:gpt-5, ollama:qwen3, … (default: the setting `model`)"
     parser.add_argument("--model", metavar="NAME", help=model)
     url = "an OpenAI-compatible endpoint, http://…/v1; --model names one of its models (default: its only one)"

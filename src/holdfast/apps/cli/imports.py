@@ -12,6 +12,7 @@ from holdfast.apps.cli.output import (
     print_json,
     print_result,
     print_table,
+    typed_text,
     warn,
 )
 from holdfast.apps.settings.paths import display_path
@@ -43,7 +44,7 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="program", choices=SOURCE_PROGRAMS, metavar="PROGRAM", help=program)
     parser.add_argument("--list", action="store_true", help="with --from, only list the sessions")
     name = "the id of the new session (default: the id in an export, or the name of the file, numbered if several)"
-    parser.add_argument("--as", dest="session", metavar="ID", help=name)
+    parser.add_argument("--as", type=typed_text, dest="session", metavar="ID", help=name)
 
 
 async def import_command(args: argparse.Namespace, store: Store) -> int:

@@ -148,6 +148,17 @@ def configure_output(*, is_utf8: bool) -> None:
         reconfigure(errors="surrogateescape", **encoding)
 
 
+def typed_text(text: str) -> str:
+    """Return an argument as the text that was typed; in an ASCII locale, the bytes of other characters are UTF-8.
+
+    Paths stay as they are: the locale names the file.
+    """
+    try:
+        return os.fsencode(text).decode()
+    except UnicodeError:
+        return text
+
+
 def port_number(text: str) -> int:
     """Return a port that was given as an argument; 0 takes a free one."""
     if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - the largest port

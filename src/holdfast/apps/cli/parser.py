@@ -93,10 +93,12 @@ def _add_wrap(commands: Subparsers) -> None:
 
 def _add_sessions(commands: Subparsers) -> None:
     from holdfast.apps.cli import sessions as do  # noqa: PLC0415 - loaded when the command runs
-    from holdfast.apps.cli.output import positive_number  # noqa: PLC0415 - as above
+    from holdfast.apps.cli.output import positive_number, typed_text  # noqa: PLC0415 - as above
 
     sessions = _add_command(commands, "sessions", do.list_sessions)
-    sessions.add_argument("--prefix", default="", help="list only ids that begin with this (default: all)")
+    sessions.add_argument(
+        "--prefix", type=typed_text, default="", help="list only ids that begin with this (default: all)"
+    )
     limit = "list at most this many (default: 50)"
     sessions.add_argument("--limit", type=positive_number, default=50, metavar="N", help=limit)
     inner = sessions.add_subparsers(metavar="[rm | prune]")
@@ -115,7 +117,7 @@ def _add_sessions(commands: Subparsers) -> None:
     head = "exit with 1 unless the chain of requests holds this head, which an earlier --verify printed"
     replay.add_argument("--head", metavar="HASH", help=head)
     scrub = _add_command(commands, "scrub", do.scrub_session, of_session=True)
-    scrub.add_argument("text", metavar="TEXT", help="the secret; - reads it from standard input")
+    scrub.add_argument("text", type=typed_text, metavar="TEXT", help="the secret; - reads it from standard input")
 
 
 def _add_files(commands: Subparsers) -> None:
@@ -204,11 +206,12 @@ def _add_view(commands: Subparsers) -> None:
 
 def _add_mcp(commands: Subparsers) -> None:
     from holdfast.apps.cli.mcp import serve_mcp  # noqa: PLC0415 - as above
+    from holdfast.apps.cli.output import typed_text  # noqa: PLC0415 - as above
 
     mcp = _add_command(commands, "mcp", serve_mcp)
     mcp.set_defaults(is_data=True, is_server=True)
     session = "the conversation of calls that name none, by the beginning of its id (default: $CLAUDE_CODE_SESSION_ID)"
-    mcp.add_argument("--session", default="", metavar="ID", help=session)
+    mcp.add_argument("--session", type=typed_text, default="", metavar="ID", help=session)
 
 
 COMMAND_GROUPS: Mapping[str, AddCommands] = {
@@ -258,7 +261,10 @@ def _add_command(
     )
     added.set_defaults(command=command)
     if of_session:
-        added.add_argument("id", metavar="ID", help="the id of a session, or the beginning of it if only one matches")
+        from holdfast.apps.cli.output import typed_text  # noqa: PLC0415 - as above
+
+        session = "the id of a session, or the beginning of it if only one matches"
+        added.add_argument("id", type=typed_text, metavar="ID", help=session)
     store = f"the URL of the store (default: $HOLDFAST_STORE, or {find_paths().store})"
     added.add_argument(
         "--store", nargs=None if needs_url else "?", default=argparse.SUPPRESS, metavar="URL", help=store

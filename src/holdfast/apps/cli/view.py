@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.apps.cli.config import settings_for
-from holdfast.apps.cli.output import configure_output, port_number, print_result, warn
+from holdfast.apps.cli.output import configure_output, port_number, print_result, typed_text, warn
 from holdfast.apps.settings.build import delete_session_files
 from holdfast.errors import SettingsError
 from holdfast.session.log.event_log import now_ms
@@ -131,7 +131,7 @@ def _open_browser(url: str) -> None:
 def add_view_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `holdfast view`."""
     session = "open this session, by its id or the beginning of it (default: the list of all)"
-    parser.add_argument("id", nargs="?", metavar="ID", help=session)
+    parser.add_argument("id", type=typed_text, nargs="?", metavar="ID", help=session)
     program = (
         "first import what is new in the sessions of this program: claude-code, codex, copilot, gemini, opencode, pi"
     )
