@@ -382,3 +382,57 @@ def test_contents_become_chat_and_come_back() -> None:
         model_turn(text_part("b")),
         user_turn(text_part("c")),
     ]
+
+
+def _search(number: int) -> tuple[Any, Any]:
+    """Return a call of a tool that the provider runs itself, and its response."""
+    call = {"toolType": "GOOGLE_SEARCH_WEB", "args": {"query": "boats"}, "id": f"t{number}"}
+    response = {"toolType": "GOOGLE_SEARCH_WEB", "response": {"pages": "boat " * 40}, "id": f"t{number}"}
+    return {"toolCall": call, "thoughtSignature": "c2ln"}, {"toolResponse": response, "thoughtSignature": "c2ln"}
+
+
+@pytest.mark.parametrize("source", [GEMINI, UNSIGNED])
+def test_no_cut_parts_a_call_of_the_providers_tool_from_its_response(source: str) -> None:
+    talk: list[Any] = [GO]
+    for number in range(40):
+        call, response = _search(number)
+        talk += [model_turn(call), model_turn(response, text_part("Found.")), user_turn(text_part(f"and {number}?"))]
+    lengths: set[int] = set()
+
+    for budget in range(400, 4_000, 150):
+        messages = sent(talk, source, budget)
+        parts = [part for turn in messages for part in turn["parts"]]
+        calls = [part["toolCall"]["id"] for part in parts if "toolCall" in part]
+        responses = [part["toolResponse"]["id"] for part in parts if "toolResponse" in part]
+        assert calls == responses
+        lengths.add(len(calls))
+
+    assert len(lengths) > 3
+
+
+def test_half_of_a_pair_of_the_providers_tool_is_left_out() -> None:
+    call, response = _search(0)
+
+    assert sent([GO, model_turn(call, text_part("Hm.")), GO]) == [GO, model_turn(text_part("Hm.")), GO]
+    assert sent([GO, model_turn(response, text_part("Hm.")), GO]) == [GO, model_turn(text_part("Hm.")), GO]
+    assert sent([GO, model_turn(text_part("Hm."), call)])[:2] == [GO, model_turn(text_part("Hm."))]
+
+
+def test_a_call_of_the_providers_tool_waits_for_the_users_responses() -> None:
+    call, response = _search(0)
+    asked = model_turn(call, {**function_call_part("read"), "thoughtSignature": "c2ln"})
+    answered = user_turn(function_response_part("read"))
+
+    assert sent([GO, asked, answered]) == [GO, asked, answered]
+    talk = [GO, asked, answered, model_turn(response, text_part("Found.")), GO]
+    assert sent(talk) == talk
+
+
+def test_tools_of_the_provider_are_spelled_as_the_api_does() -> None:
+    call: Any = {"tool_call": {"tool_type": "FILE_SEARCH", "id": "t0", "args": None}, "text": None}
+    response: Any = {"tool_response": {"tool_type": "FILE_SEARCH", "id": "t0", "response": {"files": 1}}, "text": None}
+
+    assert sent([GO, model_turn(call, response), GO])[1] == model_turn(
+        {"toolCall": {"toolType": "FILE_SEARCH", "id": "t0"}},
+        {"toolResponse": {"toolType": "FILE_SEARCH", "id": "t0", "response": {"files": 1}}},
+    )

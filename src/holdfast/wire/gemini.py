@@ -9,6 +9,7 @@ clients give responses a role of their own: decoding repairs both.
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.core.conversation.batching import CALL_AND_RESPONSE_TURNS, id_from_name, is_id_from_name
@@ -53,8 +54,23 @@ FIELD_SPELLINGS = {
     "executable_code": "executableCode",
     "code_execution_result": "codeExecutionResult",
     "video_metadata": "videoMetadata",
+    "tool_call": "toolCall",
+    "tool_response": "toolResponse",
+    "media_resolution": "mediaResolution",
+    "media_processing": "mediaProcessing",
+    "part_metadata": "partMetadata",
+    "speech_metadata": "speechMetadata",
+    "audio_transcription": "audioTranscription",
 }
-_INNER_SPELLINGS = {"mime_type": "mimeType", "file_uri": "fileUri", "display_name": "displayName"}
+_INNER_SPELLINGS = {
+    "mime_type": "mimeType",
+    "file_uri": "fileUri",
+    "display_name": "displayName",
+    "tool_type": "toolType",
+    "start_offset": "startOffset",
+    "end_offset": "endOffset",
+    "will_continue": "willContinue",
+}
 _ROLES = {None: "user", "function": "user", "user": "user", "model": "model"}
 GEMINI_ROLES: Mapping[str, Role] = {"user": "user", "model": "assistant"}
 REPORT_START = "For context: below is a transcript of what another agent did, quoted between "
@@ -294,7 +310,14 @@ def _content(part: Mapping[str, Any], trust: Trust, place: InputPath, path: str)
             kind = "audio" if mime.startswith("audio/") else "document"
             return Media(kind, trust, data_tokens(data.get("data")), part)
     field = next((key for key in part if key not in {"thought", SIGNATURE_FIELD}), "part")
-    return opaque_block(field, part, trust, place, path)
+    # The provider's own tools pair by id like functions, and a response may come in a later turn than its call.
+    use, result = (_server_id(part, key, place, path) for key in ("toolCall", "toolResponse"))
+    return replace(opaque_block(field, part, trust, place, path), server_use=use, server_result=result)
+
+
+def _server_id(part: Mapping[str, Any], key: str, place: InputPath, path: str) -> str:
+    """Return the id of a call of the provider's own tool, or of its response; empty if the part is none."""
+    return place.optional_text(one, "id", f"{path}.{key}") if is_mapping(one := part.get(key)) else ""
 
 
 def _extras(native: Mapping[str, Any]) -> str:

@@ -77,7 +77,16 @@ def _are_messages_valid(entries: Sequence[Entry], batching: Batching) -> bool:
             return False
         if call_ids and not _register_calls(call_ids, open_calls, set() if batching.pairs_by_name else seen, batching):
             return False
-    return not open_calls
+    return not open_calls and not (open_uses and _is_over(entries, batching))
+
+
+def _is_over(entries: Sequence[Entry], batching: Batching) -> bool:
+    """Return whether the last turn of the model is over, although a tool that the provider runs has no result.
+
+    Gemini continues no turn of the model: only the user's responses may be awaited.
+    """
+    last = entries[-1].message
+    return batching.calls_follow_user and last.role == "assistant" and not last.outline.call_ids
 
 
 def _follow_uses(message: Message, open_uses: set[str]) -> bool:
@@ -183,7 +192,8 @@ def repair_entries(
     repaired = list(entries)
     if not is_valid_history(entries, batching):
         begun = _from_last_beginning(entries, repairs)
-        paired = _without_unpaired_server_tools(begun, repairs, is_interrupted=is_interrupted)
+        is_over = is_interrupted or (bool(begun) and _is_over(begun, batching))
+        paired = _without_unpaired_server_tools(begun, repairs, is_interrupted=is_over)
         paired = _without_lost_callers(paired, repairs)
         repaired = list(_without_blanks(paired, batching, repairs))
         if batching.is_itemized:
