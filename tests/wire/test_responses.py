@@ -657,6 +657,13 @@ def test_an_output_that_no_call_asked_for_is_sent_as_it_is() -> None:
     assert not WIRE.decode(EVENT, 0).is_prompt
 
 
+@pytest.mark.parametrize("output", ["", " ", [], [{"type": "input_text", "text": ""}]])
+def test_an_output_that_no_call_asked_for_may_be_empty(output: Any) -> None:
+    items = [user_message("watch"), output_message_item("Yes."), {**EVENT, "output": output}]
+
+    assert sent(items) == items
+
+
 def test_an_output_that_no_call_asked_for_does_not_stand_between_a_call_and_its_result() -> None:
     call, result = function_call_item("a"), function_output_item("a")
 

@@ -145,7 +145,8 @@ class OpenAIResponses:
         if native is not None and "role" not in native:
             if not is_event_output(str(native.get("type")), native):
                 return native
-            return {**native, "output": _content_json(message.parts, native["output"], "user")}
+            is_blank = all(isinstance(part, Opaque) and part.native is native for part in message.parts)
+            return native if is_blank else {**native, "output": _content_json(message.parts, native["output"], "user")}
         content = _content_json(message.parts, native.get("content") if native else None, message.role)
         return {**(native or {"role": message.role}), "content": content}
 
@@ -205,7 +206,10 @@ def _decode_item(native: Mapping[str, Any], kind: str, place: InputPath) -> tupl
     if tool := call_kind_of(kind, native):
         return "assistant", (_decode_call(kind, tool, native, place),)
     if is_event_output(kind, native):
-        return "user", place.decode_blocks(native.get("output"), "tool", ".output", _block)
+        told = place.decode_blocks(native.get("output"), "tool", ".output", _block)
+        is_blank = all(isinstance(part, Text) and part.is_blank for part in told)
+        # That a timer has run out is told by the name of the tool alone.
+        return "user", (Opaque(kind, "", "tool", native),) if is_blank else told
     if tool := output_kind_of(kind, native):
         return "tool", (_decode_output(tool, native, place),)
     return "assistant", (_item_of_provider(native, kind, place),)
