@@ -436,3 +436,16 @@ def test_tools_of_the_provider_are_spelled_as_the_api_does() -> None:
         {"toolCall": {"toolType": "FILE_SEARCH", "id": "t0"}},
         {"toolResponse": {"toolType": "FILE_SEARCH", "id": "t0", "response": {"files": 1}}},
     )
+
+
+def test_an_image_in_a_response_is_one_as_the_python_sdk_spells_it_too() -> None:
+    inner = {"inline_data": {"mime_type": "image/png", "data": "iVBORw0KGgo=", "display_name": None}, "file_data": None}
+    response = {"name": "read", "response": {"output": "a page"}, "parts": [inner], "id": None}
+    turn = user_turn({"function_response": response, "text": None})
+
+    [read] = WIRE.decode(turn, 0).parts
+
+    assert isinstance(read, ToolResult)
+    assert [type(part) for part in read.content] == [Text, Media]
+    [part] = sent([GO, model_turn({**function_call_part("read"), "thoughtSignature": "c2ln"}), turn])[-1]["parts"]
+    assert part["functionResponse"]["parts"] == [{"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}]

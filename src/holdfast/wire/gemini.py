@@ -153,11 +153,9 @@ def _repair_turn(native: Mapping[str, Any], place: InputPath, *, is_signed: bool
 def _repair_part(part: Any, role: str | None, place: InputPath) -> Any:
     if not is_mapping(part):
         return part
-    if None in part.values() or not FIELD_SPELLINGS.keys().isdisjoint(part):
+    if (spelled := _spelled_part(part)) is not part:
         place.repair_notes.append("spelled the fields of a part as the API does")
-        part = {
-            FIELD_SPELLINGS.get(key, key): camel_case_keys(value) for key, value in part.items() if value is not None
-        }
+        part = spelled
     if not part or (part.get("thought") and part.get("text") == "" and not part.get("thoughtSignature")):
         place.repair_notes.append("left out an empty part")
         return None
@@ -170,6 +168,13 @@ def _repair_part(part: Any, role: str | None, place: InputPath) -> Any:
             changes = _function_changes(key, function, place)
             return {**part, key: {**function, **changes}} if changes else part
     return part
+
+
+def _spelled_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part, or one within a response, as the API spells it; itself if it is spelled so."""
+    if None not in part.values() and FIELD_SPELLINGS.keys().isdisjoint(part):
+        return part
+    return {FIELD_SPELLINGS.get(key, key): camel_case_keys(value) for key, value in part.items() if value is not None}
 
 
 def camel_case_keys(value: Any) -> Any:
@@ -189,6 +194,11 @@ def _function_changes(key: str, function: Mapping[str, Any], place: InputPath) -
     if not is_call and not is_mapping(function.get("response")):
         changes["response"] = {} if function.get("response") is None else {"output": function["response"]}
         place.repair_notes.append("wrapped a response that was not an object")
+    if not is_call and is_list(parts := function.get("parts")):
+        spelled = [_spelled_part(part) if is_mapping(part) else part for part in parts]
+        if any(new is not old for new, old in zip(spelled, parts, strict=True)):
+            changes["parts"] = spelled
+            place.repair_notes.append("spelled the fields of a part as the API does")
     if not function.get("name"):
         changes["name"] = "tool"
         place.repair_notes.append(f"added a missing name to a {'call' if is_call else 'response'}")
