@@ -18,7 +18,7 @@ from typing import Any, cast
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
 from holdfast.core.conversation.messages import Entry, Message, tool_texts
 from holdfast.core.conversation.pairing import Repair
-from holdfast.core.conversation.repair import without_lost_reasoning
+from holdfast.core.conversation.repair import with_placed_system_text, without_lost_reasoning
 from holdfast.core.conversation.tokens import (
     REPLY_OVERHEAD,
     Calibration,
@@ -222,7 +222,13 @@ def _with_extras(situation: Situation, counter: Counter, extras: tuple[str, str]
 
 
 def _fit(transcript: Transcript, policy: Policy, situation: Situation) -> View:
-    """Return the view that fits."""
+    """Return the view that fits, with system text where it is accepted."""
+    view = _fitting_view(transcript, policy, situation)
+    entries, repairs = with_placed_system_text(view.entries, situation.batching)
+    return view if entries is view.entries else replace(view, entries=entries, repairs=(*view.repairs, *repairs))
+
+
+def _fitting_view(transcript: Transcript, policy: Policy, situation: Situation) -> View:
     if trims_lists(policy):
         whole = [transcript.entry(index) for index in range(len(transcript))]
         view = view_of_list(whole, transcript.reader, policy, situation)

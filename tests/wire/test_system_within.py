@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import Session, convert, govern, validate
+from holdfast.core.conversation.repair import JOINED_SYSTEM_NOTE
+from holdfast.session.maintenance.verify import rebuilt_requests
 from holdfast.wire.anthropic import place_system_messages
 
 Json = dict[str, Any]
@@ -141,3 +143,45 @@ def test_a_system_message_that_has_lost_its_place_is_sent_as_the_users(roles: st
 
     assert [message["role"] for message in found] == placed.split()
     assert [message["content"] for message in found] == roles.split()
+
+
+OTHER_NOTE: Json = {"role": "system", "content": "Be brief.", "output_config": {"effort": "low"}}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_system_texts_that_a_compaction_makes_neighbors_stay_system_text(policy: str) -> None:
+    talk = _long_talk(NOTE)
+    messages = [*talk[:22], OTHER_NOTE, *talk[22:]]
+    options: Json = {"model": "claude-sonnet-4-5", "policy": policy, "format": "anthropic-messages"}
+    joined = {
+        "role": "system",
+        "content": [*NOTE["content"], {"type": "text", "text": "Be brief."}],
+        "output_config": {"effort": "low"},
+    }
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record(messages)
+        prepared = await session.prepare(3_000)
+        rebuilt = list(rebuilt_requests(await session.events()))
+
+    for request in (prepared, govern(messages, budget=3_000, format="anthropic-messages")):
+        assert [one for one in request.messages if one["role"] == "system"] == [joined]
+        assert len(request.messages) < len(messages)
+        assert validate(request.messages, "anthropic-messages") == []
+        assert (22, JOINED_SYSTEM_NOTE) in [(one.position, one.description) for one in request.receipt.repairs]
+    assert [(one.is_same, one.messages) for one in rebuilt] == [(True, prepared.messages)]
+
+
+async def test_system_text_keeps_its_place_while_the_conversation_grows() -> None:
+    talk = _long_talk(NOTE)
+    options: Json = {"model": "claude-sonnet-4-5", "format": "anthropic-messages"}
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record(talk)
+        before = await session.prepare(3_000)
+        for number in range(4):
+            question = {"role": "user", "content": f"and {number}?"}
+            await session.record([{"role": "assistant", "content": "Yes."}, question])
+            after = await session.prepare(3_000)
+            assert after.messages[: len(before.messages)] == before.messages
+            before = after
+
+    assert [one for one in before.messages if one["role"] == "system"] == [NOTE]

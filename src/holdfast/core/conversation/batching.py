@@ -31,6 +31,8 @@ class Batching(NamedTuple):
     """Returns whether the provider accepts an id; None accepts every id."""
     max_id_chars: int = _MAX_ID_CHARS
     """The length of the longest id that is made here."""
+    system_follows_user: bool = False
+    """System text within a conversation directly follows a message of the user and precedes one of the model."""
     reasoned_types: frozenset[str] = frozenset()
     """The types of items that need the reasoning before them while they have an id, and are accepted without both."""
 
@@ -69,7 +71,7 @@ def is_id_from_name(call_id: str) -> bool:
 
 ONE_RESULT_PER_MESSAGE = Batching(accepts_id=is_chat_id, max_id_chars=_MAX_CHAT_ID_CHARS)
 """OpenAI Chat Completions."""
-RESULTS_IN_ONE_MESSAGE = Batching(is_grouped=True, accepts_id=is_plain_id)
+RESULTS_IN_ONE_MESSAGE = Batching(is_grouped=True, accepts_id=is_plain_id, system_follows_user=True)
 """Anthropic Messages."""
 CALLS_AS_ITEMS = Batching(
     is_itemized=True,

@@ -570,6 +570,73 @@ def _reasoning_before(
     return needed
 
 
+JOINED_SYSTEM_NOTE = "joined system text with the one before it: a compaction has made them neighbors"
+
+
+def with_placed_system_text(entries: list[Entry], batching: Batching) -> tuple[list[Entry], list[Repair]]:
+    """Return a view in which system text that a compaction has moved stands where its provider accepts it.
+
+    A compaction leaves it at the beginning. It is sent as one message after the next messages of the user, where it is
+    still system text; the place stays the same while the conversation grows.
+    """
+    if not batching.system_follows_user or not any(map(_is_system_text, entries)):
+        return entries, []
+    placed: list[Entry] = []
+    moved: list[Entry] = []
+    repairs: list[Repair] = []
+    for index, entry in enumerate(entries):
+        before = entries[index - 1] if index else None
+        if _is_system_text(entry) and (moved or _is_displaced(entry, before)):
+            moved.append(entry)
+            continue
+        if moved and _may_follow_system_text(placed, entry):
+            placed.append(_joined_system_text(moved, repairs))
+            moved = []
+        placed.append(entry)
+    if moved and _may_follow_system_text(placed, None):
+        placed.append(_joined_system_text(moved, repairs))
+        moved = []
+    # Without such a place, all of it stays where it is.
+    is_same = moved or (len(placed) == len(entries) and all(map(operator.is_, placed, entries)))
+    return (entries, []) if is_same else (placed, repairs)
+
+
+def _is_system_text(entry: Entry) -> bool:
+    native = entry.message.native
+    return entry.message.role == "system" and native is not None and native.get("role") == "system"
+
+
+def _is_displaced(entry: Entry, before: Entry | None) -> bool:
+    """Return whether what came before system text is not sent any more, or something else comes before it."""
+    return before is None or before.position is None or before.position + 1 != entry.position
+
+
+def _may_follow_system_text(before: Sequence[Entry], entry: Entry | None) -> bool:
+    """Return whether system text may stand between entries and the next one; None is the end."""
+    if not before or before[-1].message.role not in _ANSWERED_ROLES:
+        return False
+    return entry is None or entry.message.role == "assistant"
+
+
+def _joined_system_text(entries: Sequence[Entry], repairs: list[Repair]) -> Entry:
+    """Return system texts as one; the settings of a later one apply."""
+    first = entries[0]
+    if len(entries) == 1:
+        return first
+    repairs += [Repair(entry.position, JOINED_SYSTEM_NOTE) for entry in entries[1:]]
+    native: dict[str, object] = {}
+    for entry in entries:
+        native |= entry.message.native or {}
+    message = replace(
+        first.message,
+        parts=tuple(part for entry in entries for part in entry.message.parts),
+        native=native,
+        decoded=(),
+        extra_fields_json="".join(entry.message.extra_fields_json for entry in entries),
+    )
+    return first.with_message(message)
+
+
 def _from_last_beginning(entries: Sequence[Entry], repairs: list[Repair]) -> Sequence[Entry]:
     """Return the entries from the last one on that must be the first."""
     start = max((index for index, entry in enumerate(entries) if entry.message.outline.is_first), default=0)

@@ -8,7 +8,12 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.core.conversation.messages import Entry, Message, Opaque, Part, Thinking, ToolCall
-from holdfast.core.conversation.repair import is_valid_history, repair_entries, without_lost_reasoning
+from holdfast.core.conversation.repair import (
+    is_valid_history,
+    repair_entries,
+    with_placed_system_text,
+    without_lost_reasoning,
+)
 from holdfast.core.conversation.shorten import count_all_media
 from holdfast.core.conversation.tokens import REPLY_OVERHEAD, TokenCount, message_bytes, message_tokens
 from holdfast.core.history.events import MAIN, RequestTruncated, TokenBreakdown, UsageMeasured
@@ -190,6 +195,10 @@ def view_of(plan_input: PlanInput, policy: Policy, processors: RequestProcessors
     view = sendable or fit_view(view, plan_input.history.message_format, policy.fit, plan_input.situation)
     if plan_input.situation.batching.reasoned_types:
         view = _without_lost_reasoning(view, plan_input)
+    if projection.system_tokens:
+        entries, repairs = with_placed_system_text(view.entries, plan_input.situation.batching)
+        if entries is not view.entries:
+            view = replace(view, entries=entries, repairs=(*view.repairs, *repairs))
     return view
 
 
