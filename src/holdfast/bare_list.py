@@ -15,6 +15,7 @@ from functools import cache
 from operator import is_not
 from typing import Any, cast
 
+from holdfast.core.conversation.cuts import first_read
 from holdfast.core.conversation.json_values import is_sendable_json, is_utf8, replace_surrogates
 from holdfast.core.conversation.messages import Entry, Message, tool_texts
 from holdfast.core.conversation.pairing import Repair
@@ -204,7 +205,8 @@ def _receipt_of_whole(
     @cache
     def count() -> tuple[TokenCount, TokenCount]:
         exact = _with_extras(situation, counter, extras)
-        tokens = sum(sum(message_tokens(message, counter)) for message, _ in view.entries)
+        read = view.entries[first_read(view.entries) :]
+        tokens = sum(sum(message_tokens(message, counter)) for message, _ in read)
         is_counted = not view.has_media
         before = exact.billed_count(
             system=exact.system_tokens, conversation=tokens + REPLY_OVERHEAD, is_counted=is_counted

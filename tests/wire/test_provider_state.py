@@ -203,3 +203,36 @@ def test_a_change_of_the_effort_leaves_nothing_in_another_format_but_a_note() ->
 
     assert converted.messages == [PROMPT]
     assert "a block of type 'output_config' was left out" in converted.notes
+
+
+@pytest.mark.parametrize("policy", ["default", "copilot", "cowagent"])  # the others limit the number of messages, too
+async def test_what_the_provider_reads_a_compaction_in_place_of_takes_no_room(policy: str) -> None:
+    before, after = _turns(40), [{"role": "assistant", "content": [UNSIGNED, GO_ON]}, *_turns(2), PROMPT]
+    options: Json = {"model": "claude-sonnet-4-5", "policy": policy, "format": "anthropic-messages"}
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record(before)
+        await session.record(after)
+        prepared = await session.prepare(3_000)
+
+    governed = govern([*before, *after], budget=3_000, format="anthropic-messages", model="claude-sonnet-4-5")
+    alone = govern(after, budget=3_000, format="anthropic-messages", model="claude-sonnet-4-5")
+
+    for request in (prepared, governed):
+        assert request.messages == [*before, *after]
+        assert request.receipt.is_unchanged
+        assert request.tokens.conversation == alone.tokens.conversation
+
+
+async def test_a_conversation_that_outgrows_its_budget_after_the_providers_compaction_is_compacted() -> None:
+    compaction = {"role": "assistant", "content": [UNSIGNED, GO_ON]}
+    messages = [*_turns(10), PROMPT, compaction, *_turns(40), PROMPT]
+    options: Json = {"model": "claude-sonnet-4-5", "format": "anthropic-messages"}
+    async with Session.open("s", store="memory://", **options) as session:
+        await session.record(messages)
+        prepared = await session.prepare(3_000)
+
+    for request in (prepared, govern(messages, budget=3_000, format="anthropic-messages")):
+        assert request.messages[0] == compaction
+        assert request.messages[-1] == PROMPT
+        assert request.tokens.total <= 3_000
+        assert validate(request.messages, "anthropic-messages") == []

@@ -97,6 +97,17 @@ def pinned_exchanges(entries: Sequence[Entry], pins: frozenset[int]) -> frozense
     return frozenset(at for index in found for at in range(*uncuttable_span(EntryMessages(entries), index)))
 
 
+def first_read(entries: Sequence[Entry]) -> int:
+    """Return where the provider begins to read: at the last message that it reads in place of all before it.
+
+    It ignores what comes before, and does not count it.
+    """
+    for index in range(len(entries) - 1, 0, -1):
+        if entries[index].message.outline.is_fixed:
+            return index
+    return 0
+
+
 def reasoning_exchange(messages: MessageSequence, prompt: int, cut: int) -> range:
     """Return the exchange that holds the open turn's reasoning, if the messages after the cut have none.
 

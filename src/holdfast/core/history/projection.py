@@ -120,6 +120,10 @@ class Projection:
     def _append(self, entry: Entry) -> None:
         message, position = entry
         scope = None if position is None else self.context.message_scopes[position]
+        if message.outline.is_fixed:
+            # The provider ignores everything before it.
+            self.cumulative_tokens = [0] * len(self.cumulative_tokens)
+            self.tokens = self.system_tokens = 0
         role, before = message.role, self.tokens
         if role == "assistant" and position is not None and position >= self._changed_at:
             self.answered_tokens += before

@@ -21,6 +21,7 @@ from typing import NamedTuple, NoReturn
 
 from holdfast.core.conversation.cuts import (
     MAX_WHOLE_PROMPT_SHARE,
+    first_read,
     next_cut,
     prompt_start,
     reasoning_exchange,
@@ -244,6 +245,13 @@ class ViewFitter:
         self._digest_tokens = self._digest_allowance + MESSAGE_OVERHEAD if has_room else 0
         """The tokens reserved for a digest; 0 if the allowance is too small for one."""
         self._short = transcript.edited_entries["short", self._clip_chars]
+        replacing = (
+            index
+            for index in reversed(transcript.system_indices_before(len(transcript)))
+            if transcript[index].outline.is_fixed
+        )
+        self._first_read = next(replacing, 0)
+        """Where the provider begins to read."""
 
     def fit(self) -> View:
         """Return the fullest view that fits."""
@@ -326,7 +334,9 @@ class ViewFitter:
             for index in range(stop - 1, start - 1, -1):
                 if short > max_tokens:
                     break
-                if index in protected:
+                if index < self._first_read:
+                    whole = shortened = 0
+                elif index in protected:
                     whole = shortened = self._transcript.tokens(index)
                 else:
                     whole, shortened = costs[index]
@@ -466,7 +476,8 @@ class ViewFitter:
             yield f"the last exchange alone is too long, so its outputs were clipped to {chars:,} characters"
 
     def _count(self, entries: list[Entry]) -> tuple[int, int]:
-        words, media = tokens_of_messages([entry.message for entry in entries], self._transcript.counter)
+        read = entries[first_read(entries) :]
+        words, media = tokens_of_messages([entry.message for entry in read], self._transcript.counter)
         return sum(words), sum(media)
 
     def _digest_entry(self, compact_before: int, compacted: PositionRanges) -> Entry:
