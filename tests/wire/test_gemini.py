@@ -449,3 +449,20 @@ def test_an_image_in_a_response_is_one_as_the_python_sdk_spells_it_too() -> None
     assert [type(part) for part in read.content] == [Text, Media]
     [part] = sent([GO, model_turn({**function_call_part("read"), "thoughtSignature": "c2ln"}), turn])[-1]["parts"]
     assert part["functionResponse"]["parts"] == [{"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}]
+
+
+def test_media_of_other_formats_follow_after_all_responses_of_a_turn() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    uses = [{"type": "tool_use", "id": name, "name": "look", "input": {}} for name in ("a", "b")]
+    results = [{"type": "tool_result", "tool_use_id": name, "content": [image]} for name in ("a", "b")]
+    messages: list[Any] = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": uses},
+        {"role": "user", "content": [*results, {"type": "text", "text": "and?"}]},
+    ]
+
+    converted = convert(messages, source="anthropic-messages", target=GEMINI).messages
+
+    fields = ["functionResponse", "functionResponse", "inlineData", "inlineData", "text"]
+    assert [next(iter(part)) for part in converted[-1]["parts"]] == fields
+    assert sent([*converted]) == converted

@@ -118,7 +118,12 @@ class Gemini:
         if message.is_unedited and message.native is not None:
             return message.native
         role = "model" if message.role == "assistant" else "user"
-        parts = [encoded for part in message.parts for encoded in _encode_part(part)]
+        count = len(message.results) if message.outline.has_results_first else len(message.parts)
+        # A response that comes from another format is text; its media follow after all responses of the turn.
+        media = [item for part in message.results if not is_mapping(part.native) for item in part.content]
+        parts = [encoded for part in message.parts[:count] for encoded in _encode_part(part)]
+        parts += [_encode_media(item) for item in media if isinstance(item, Media)]
+        parts += [encoded for part in message.parts[count:] for encoded in _encode_part(part)]
         if self._is_signed:
             _sign_first_call(parts)
         return {**(message.native or {"role": role}), "parts": parts}
@@ -349,9 +354,6 @@ def _encode_part(part: Part) -> Iterator[Mapping[str, Any]]:
         yield _encode_call(part)
     elif isinstance(part, ToolResult):
         yield _encode_response(part)
-        if not is_mapping(part.native):
-            # A response that comes from another format is text; its media follow as parts of the same turn.
-            yield from (_encode_media(item) for item in part.content if isinstance(item, Media))
     elif isinstance(part, Media):
         yield _encode_media(part)
     elif isinstance(part, Text):
