@@ -1,5 +1,6 @@
 """After a scrub the secret is in no file of the store, or the result says where it is and what to do."""
 
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -12,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import Session
+from holdfast.errors import SequenceConflictError
 from holdfast.session.maintenance.scrub import TOMBSTONE, ScrubResult, scrub
 from holdfast.stores import postgres
 from holdfast.stores.base import Store
 from holdfast.stores.encoding import pack_record
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import POSTGRES_TABLES, PostgresStore
 from holdfast.stores.sqlite import database
 from holdfast.stores.sqlite.search import FullTextIndex
@@ -224,3 +227,55 @@ async def test_a_role_that_does_not_own_the_tables_is_told_who_can_finish(own_se
         f"rewrite them; run as their owner: {REWRITE}",
     )
     await store.close()
+
+
+async def go_on(store: Store, text: str) -> None:
+    async with Session.open("s", store=store, clock=lambda: NOW_MS) as other:
+        await other.record([user_message(text)])
+        await other.prepare(200_000, encode_body=lambda request: json.dumps(request.messages).encode())
+
+
+class BusyStore(MemoryStore):
+    """Somebody else goes on with a session each time it is about to be rewritten."""
+
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__()
+        self._texts = texts
+
+    async def rewrite(self, session: str, *args: Any, **kwargs: Any) -> int:
+        if self._texts:
+            await go_on(self, self._texts.pop(0))
+        return await super().rewrite(session, *args, **kwargs)
+
+
+async def test_a_session_that_somebody_goes_on_with_is_scrubbed_as_one_that_rests() -> None:
+    texts = ["nothing", f"and {SECRET} again " * 5_000, "nothing either", SECRET]
+    busy, resting = BusyStore([*texts]), MemoryStore()
+    for store in (busy, resting):
+        await go_on(store, f"the key is {SECRET}")
+    for text in texts:
+        await go_on(resting, text)
+
+    results = [await scrub(store, "s", SECRET, time_ms=NOW_MS) for store in (busy, resting)]
+
+    assert results[0] == results[1] != ScrubResult(0, (), ())
+    assert await busy.read("s") == await resting.read("s")
+    assert SECRET not in json.dumps([stored.record for stored in await busy.read("s")])
+
+
+class DeletingStore(MemoryStore):
+    """Somebody deletes a session just before it is rewritten."""
+
+    async def rewrite(self, session: str, *args: Any, **kwargs: Any) -> int:
+        await self.delete(session)
+        return await super().rewrite(session, *args, **kwargs)
+
+
+async def test_a_session_that_is_deleted_while_it_is_scrubbed_is_reported_at_once() -> None:
+    store = DeletingStore()
+    await talked(store)
+
+    with pytest.raises(SequenceConflictError) as conflict:
+        await scrub(store, "s", SECRET, time_ms=NOW_MS)
+
+    assert conflict.value.actual == 0

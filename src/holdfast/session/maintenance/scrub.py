@@ -19,10 +19,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import cast
 
+from holdfast.core.conversation.messages import Message
 from holdfast.core.history import events as log
 from holdfast.core.history.codec import from_record, to_record
 from holdfast.core.history.history import History
-from holdfast.errors import MalformedInputError, MissingBlobError, SettingsError, StoreUnavailableError
+from holdfast.errors import (
+    MalformedInputError,
+    MissingBlobError,
+    SequenceConflictError,
+    SettingsError,
+    StoreUnavailableError,
+)
 from holdfast.session.heavy_work import release
 from holdfast.session.log.index_text import index_text_of
 from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_blob, inline_blob, lost_message_record
@@ -34,6 +41,8 @@ from holdfast.wire.formats import format_named
 
 MIN_SECRET_CHARS = 4
 """Shorter texts occur everywhere by chance."""
+MAX_CONFLICTS = 100
+"""How often others may append while a secret is replaced. Each time only what they appended is scrubbed."""
 MAX_TEXT_DEPTH = 3
 """A body is JSON, holds the arguments of a call as JSON in a string, and these may hold JSON in a string again."""
 FOREIGN_FIELDS = frozenset({"native", "tools", "payload", "findings"})
@@ -84,53 +93,23 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         raise SettingsError("text", f"give at least {MIN_SECRET_CHARS} characters of the secret")
     if secret in TOMBSTONE:
         raise SettingsError("text", f"is part of {TOMBSTONE}, which replaces secrets; pass more of the secret")
-    copies: list[_RecordCopy] = []
-    while page := await _scrubbed_page(store, session, len(copies), secret):
-        copies += page
-    count, changed, index = await asyncio.to_thread(_scrub_whole, copies, secret)
-    if count:
-        blobs: list[str] = []
-        records = {at: await extract_blob(store, copies[at].record, blobs) for at in changed}
-        dropped = await asyncio.to_thread(_dropped_blobs, copies, blobs)
-        await store.rewrite(
-            session,
-            records,
-            tombstone=to_record(log.SessionScrubbed(positions=tuple(changed), count=count)),
-            after=len(copies),
-            time_ms=time_ms,
-            index=index,
-            blobs=blobs,
-            dropped=dropped,
-        )
-    await asyncio.to_thread(release, copies)
+    scrubbed = _ScrubbedLog(store, session, secret)
+    await scrubbed.replace(time_ms=time_ms)
+    count = scrubbed.count
+    await asyncio.to_thread(scrubbed.release)
     info = await session_info(store, session)
     if info is not None and secret in info.name:
         await store.rename(session, info.name.replace(secret, TOMBSTONE))
         count += info.name.count(secret)
     others = [info.id async for info in iter_sessions(store) if info.id != session]
     elsewhere = [one for one in others if await _holds(store, one, secret)]
-    return ScrubResult(count, tuple(changed), tuple(elsewhere), await store.purge())
+    return ScrubResult(count, tuple(scrubbed.changed), tuple(elsewhere), await store.purge())
 
 
 def _dropped_blobs(copies: Sequence[_RecordCopy], new: Sequence[str]) -> list[str]:
     """Return the blobs that only records with the secret refer to."""
     replaced, kept = ({blob_digest(copy.stored) for copy in copies if copy.is_changed is one} for one in (True, False))
     return sorted(digest for digest in replaced - kept if digest and digest not in new)
-
-
-def _scrub_whole(copies: Sequence[_RecordCopy], secret: str) -> tuple[int, list[int], list[IndexEntry]]:
-    """Scrub what depends on several records.
-
-    Return how often the secret was found, the records to write again, and what to index again.
-    """
-    count = sum(copy.count for copy in copies)
-    if not count:
-        return 0, [], []
-    _scrub_bodies(copies, secret)
-    changed = [position for position, copy in enumerate(copies) if copy.is_changed]
-    history, positions = _replayed(copies)
-    messages = {positions[at]: history.entries[positions[at]].message for at in changed if at in positions}
-    return count, changed, [IndexEntry(position, index_text_of(message)) for position, message in messages.items()]
 
 
 def scrub_files(paths: Iterable[Path], secret: str) -> list[Path]:
@@ -261,51 +240,113 @@ def _scrubbed_copy(stored: JsonRecord, whole: JsonRecord, secret: str) -> _Recor
     return _RecordCopy(stored, whole, {**whole, "data": data} if count else whole, count)
 
 
-def _scrub_bodies(copies: Sequence[_RecordCopy], secret: str) -> None:
-    """Divide the bytes of requests anew: what an earlier body has lost has moved all that later ones refer to."""
-    messages: list[Mapping[str, object]] = []
-    scrubbed_messages: list[Mapping[str, object]] = []
-    last: dict[str, tuple[bytes, bytes]] = {}
-    """By scope, the last body before and after."""
-    for copy in copies:
+class _ScrubbedLog:
+    """The log of a session before and after the scrub; it is read on as long as others append to it."""
+
+    def __init__(self, store: Store, session: str, secret: str) -> None:
+        self._store, self._session, self._secret = store, session, secret
+        self._copies: list[_RecordCopy] = []
+        self._scrubbed = 0
+        """How many of the records were scrubbed as a whole."""
+        self._messages: list[Mapping[str, object]] = []
+        self._scrubbed_messages: list[Mapping[str, object]] = []
+        self._last_bodies: dict[str, tuple[bytes, bytes]] = {}
+        """By scope, the last body before and after."""
+        self._history = History(format_named)
+        """What is replayed from the records after the scrub."""
+        self._index: list[IndexEntry] = []
+        self._blobs: list[str] = []
+        self._records: dict[int, JsonRecord] = {}
+        self.changed: list[int] = []
+        """The records to write again."""
+
+    @property
+    def count(self) -> int:
+        """How often the log holds the secret."""
+        return sum(copy.count for copy in self._copies)
+
+    async def replace(self, *, time_ms: int) -> None:
+        """Replace the secret in the store, if the log holds it; raises if others never stop appending."""
+        for attempt in range(1, MAX_CONFLICTS + 1):
+            while page := await _scrubbed_page(self._store, self._session, len(self._copies), self._secret):
+                self._copies += page
+            if not self.count:
+                return
+            await asyncio.to_thread(self._scrub_new)
+            try:
+                await self._rewrite(time_ms)
+            except SequenceConflictError as error:
+                if attempt == MAX_CONFLICTS or error.actual < len(self._copies):  # or it was deleted
+                    raise
+            else:
+                return
+
+    def release(self) -> None:
+        """Free the records, in a thread."""
+        release(self._copies)
+
+    async def _rewrite(self, time_ms: int) -> None:
+        for at in self.changed[len(self._records) :]:
+            self._records[at] = await extract_blob(self._store, self._copies[at].record, self._blobs)
+        dropped = await asyncio.to_thread(_dropped_blobs, self._copies, self._blobs)
+        await self._store.rewrite(
+            self._session,
+            self._records,
+            tombstone=to_record(log.SessionScrubbed(positions=tuple(self.changed), count=self.count)),
+            after=len(self._copies),
+            time_ms=time_ms,
+            index=self._index,
+            blobs=self._blobs,
+            dropped=dropped,
+        )
+
+    def _scrub_new(self) -> None:
+        """Scrub what depends on several records, in those that are new; raises if a record would break."""
+        for position, copy in enumerate(self._copies[self._scrubbed :], start=self._scrubbed):
+            self._scrub_body(copy)
+            message = self._replay(position, copy)
+            if copy.is_changed:
+                self.changed.append(position)
+                if message is not None:
+                    self._index.append(IndexEntry(position, index_text_of(message)))
+        self._scrubbed = len(self._copies)
+
+    def _scrub_body(self, copy: _RecordCopy) -> None:
+        """Divide the bytes of a request anew: what an earlier body has lost has moved all that later ones refer to."""
         try:
             event, scrubbed = from_record(copy.whole), from_record(copy.record)
         except MalformedInputError:
-            continue
+            return
         if isinstance(event, log.MessageAppended) and isinstance(scrubbed, log.MessageAppended):
-            messages.append(event.native)
-            scrubbed_messages.append(scrubbed.native)
+            self._messages.append(event.native)
+            self._scrubbed_messages.append(scrubbed.native)
         if not isinstance(event, log.RequestPrepared) or event.body_hash is None:
-            continue
-        before, scrubbed_before = (b"", b"") if is_whole_body(event) else last.get(event.scope, (b"", b""))
+            return
+        is_whole = is_whole_body(event)
+        before, scrubbed_before = (b"", b"") if is_whole else self._last_bodies.get(event.scope, (b"", b""))
         try:
-            body = join_pieces(event.body, before, messages.__getitem__)
-            scrubbed_text, _ = replace_secret_in_text(body.decode(errors="surrogatepass"), secret)
+            body = join_pieces(event.body, before, self._messages.__getitem__)
+            scrubbed_text, _ = replace_secret_in_text(body.decode(errors="surrogatepass"), self._secret)
             scrubbed_body = scrubbed_text.encode(errors="surrogatepass")
             if before != scrubbed_before or body != scrubbed_body:
-                positions = [*body_positions(event, len(messages))]
-                _, pieces = body_pieces(scrubbed_before, scrubbed_body, positions, scrubbed_messages.__getitem__)
+                positions = [*body_positions(event, len(self._messages))]
+                _, pieces = body_pieces(scrubbed_before, scrubbed_body, positions, self._scrubbed_messages.__getitem__)
                 data = cast("Mapping[str, object]", copy.record["data"])
                 copy.record = {**copy.record, "data": {**data, "body": [*pieces]}}
         except (MalformedInputError, UnicodeDecodeError):
-            last.pop(event.scope, None)  # nothing puts it together
-            continue
-        last[event.scope] = body, scrubbed_body
+            self._last_bodies.pop(event.scope, None)  # nothing puts it together
+            return
+        self._last_bodies[event.scope] = body, scrubbed_body
 
-
-def _replayed(copies: Sequence[_RecordCopy]) -> tuple[History, Mapping[int, int]]:
-    """Return the history after the scrub, and the message position of each record; raises if a record would break."""
-    history, positions = History(format_named), dict[int, int]()
-    for position, copy in enumerate(copies):
-        before = len(history)
+    def _replay(self, position: int, copy: _RecordCopy) -> Message | None:
+        """Append a record to the history, and return its message, if it has one."""
+        before = len(self._history)
         try:
-            history.append(from_record(copy.record))
+            self._history.append(from_record(copy.record))
         except MalformedInputError as error:
             if copy.count:
                 problem = (
                     f"removing it would make record {position} unreadable ({error.where}); pass more of the secret"
                 )
                 raise SettingsError("text", problem) from error
-        if len(history) > before:
-            positions[position] = before
-    return history, positions
+        return self._history.entries[before].message if len(self._history) > before else None
