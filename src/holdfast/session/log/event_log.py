@@ -264,22 +264,25 @@ class SessionLog:
             raise UnknownScopeError(scope, sorted(self.history.scopes.parents))
         return scope
 
-    async def refresh(self) -> int:
+    async def refresh(self, *, is_shorter: bool = False) -> int:
         """Apply what other writers have appended since, and return the number of events.
 
+        If another session has the id now, all of that one is read; `is_shorter` says that the log has become shorter.
         Raises `ConcurrentWriteError` if there are any while this task is in `deferring_messages`.
         """
         await self._write_deferred()
         was_loaded = self.is_loaded
         known, page = ((), None) if was_loaded else await self._load_snapshot()
-        start = self.stored.length
+        start, last = self.stored.length, self.stored.last
         if known:
             news, _ = await asyncio.gather(self.stored.read_new(page=page), self.load_messages(known))
         else:
             news = await self.stored.read_new(page=page)
-        if start and any(isinstance(event, log.SessionScrubbed) for _, event in news):
-            # A scrubbed secret must not stay in memory. If this is cancelled, the next refresh sees the event again.
-            self.stored.length = start
+        has_scrubs = any(isinstance(event, log.SessionScrubbed) for _, event in news)
+        if start and (is_shorter or has_scrubs or (news and await self.stored.is_replaced(last))):
+            # A scrubbed secret, or a session that was deleted, must not stay in memory. If this is cancelled, the next
+            # refresh sees the same events again.
+            self.stored.length, self.stored.last = start, last
             count = await self._reload()
         else:
             count = await self._apply_all(news, start)
@@ -587,9 +590,10 @@ class SessionLog:
             from random import random  # noqa: PLC0415 - only for writers in conflict
 
             await asyncio.sleep(random() * seconds)  # noqa: S311 - jitter needs no cryptography
-            if await self.store.length(self.session) < place:
+            length = await self.store.length(self.session)
+            if place and not length:
                 raise UnknownSessionError(self.session) from None
-            await self.refresh()
+            await self.refresh(is_shorter=length < place)
             return False
         if self._unconfirmed:
             self._confirm(place, published)

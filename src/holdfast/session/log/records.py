@@ -120,6 +120,9 @@ class StoredLog:
         self.session = session
         self.length = 0
         """How many records have been read or written."""
+        self.first: tuple[int, int] | None = None
+        self.last: tuple[int, int] | None = None
+        """The place and the time of a record that was read or written here: an early one, and the last one."""
         self.newest_schema = RECORD_SCHEMA
         self.damage: list[str] = []
         """The problems of records that could not be read."""
@@ -144,6 +147,7 @@ class StoredLog:
         contents = await record_in_thread(lambda: _blob_contents(whole)) if is_long else _blob_contents(whole)
         if not any(contents):
             self.length = await self.store.append(self.session, whole, after=self.length, time_ms=time_ms, index=index)
+            self._note_last(time_ms)
             return
 
         async def append_with_blobs() -> int:
@@ -161,6 +165,17 @@ class StoredLog:
         except MissingBlobError:
             # The last session that referred to a blob was deleted meanwhile: store the blob again.
             self.length = await append_with_blobs()
+        self._note_last(time_ms)
+
+    def _note_last(self, time_ms: int | Sequence[int]) -> None:
+        self.last = self.length - 1, time_ms if isinstance(time_ms, int) else time_ms[-1]
+        self.first = self.first or self.last
+
+    async def is_replaced(self, last: tuple[int, int] | None) -> bool:
+        """Return whether the session was deleted since `last` was the last record, and another one has its id now."""
+        marks = [mark for mark in (self.first, last) if mark is not None]
+        found = await self.store.read_at(self.session, [place for place, _ in marks]) if marks else ()
+        return {*marks} != {(stored.position, stored.time_ms) for stored in found}
 
     async def read_new(
         self, limit: int | None = None, *, page: Sequence[StoredRecord] | None = None
@@ -180,6 +195,8 @@ class StoredLog:
             page = None
         # Update the progress last: a cancelled read has then read nothing, and the next one reads everything again.
         self.length += len(found)
+        if found:
+            self._note_last(found[-1][0])
         return found
 
     async def _decode(
