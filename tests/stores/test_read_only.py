@@ -1,5 +1,6 @@
 """A read-only file or folder is reported, loses nothing, and is written to again as soon as it is writable."""
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Session
+from holdfast.apps.cli.main import main
 from holdfast.errors import StoreUnavailableError
 from holdfast.stores.base import IndexEntry
 from holdfast.stores.sqlite.store import SqliteStore
@@ -152,6 +154,24 @@ async def test_a_store_on_a_read_only_mount_can_be_read(new_disk: Callable[[int]
             await session.record([user_message("two")])
 
     assert refusal.value.problem == FOLDER
+
+
+def test_a_recovery_on_a_read_only_mount_names_the_file_that_it_cannot_write(
+    new_disk: Callable[[int], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = new_disk(16_000_000) / "chats.db"
+
+    async def talk() -> None:
+        async with Session.open("s", store=f"sqlite:///{path}") as session:
+            await session.record([user_message("one")])
+
+    asyncio.run(talk())
+    remount_read_only(path.parent)
+
+    assert main(["recover", str(path)]) == 2
+
+    problem = "Read-only file system; choose a folder that can be written to"
+    assert capsys.readouterr().err == f"holdfast: {path.with_name('chats.recovered.db')}: {problem}\n"
 
 
 async def test_a_folder_in_which_no_file_can_be_created_is_reported(folder: Path) -> None:

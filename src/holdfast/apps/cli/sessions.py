@@ -280,7 +280,8 @@ async def recover_file(args: argparse.Namespace, store: Store) -> int:
         with suppress(StoreError):
             await new.close()
         for suffix in ("", "-wal", "-shm"):
-            Path(f"{part}{suffix}").unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs meanwhile
+            with suppress(OSError):  # what is read-only says so even of a file that is not there
+                Path(f"{part}{suffix}").unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs meanwhile
         if isinstance(error, StoreUnavailableError):
             raise StoreUnavailableError(str(output), error.problem) from error
         raise
