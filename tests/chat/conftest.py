@@ -102,6 +102,9 @@ def served() -> Iterator[Served]:
     model.stop()
 
 
+CURSOR_QUESTION = b"\x1b[6n"
+
+
 class Person:
     """A user who types, and reads the terminal."""
 
@@ -193,8 +196,8 @@ class Person:
                 raise AssertionError(f"it ended before {what}; the screen was:\n{self.text}") from None
 
     def _feed(self, data: bytes) -> None:
-        # A terminal answers where its cursor is; prompt_toolkit asks.
-        for _ in range(data.count(b"\x1b[6n")):
+        # A terminal answers where its cursor is; prompt_toolkit asks, and a question may come in two pieces.
+        for _ in range((self.written[1 - len(CURSOR_QUESTION) :] + data).count(CURSOR_QUESTION)):
             self._child.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
         self.written += data
         self._stream.feed(data)
