@@ -207,8 +207,9 @@ class RequestBuilder:
         self._calibrator = calibrator
         self.processors = processors
         """The user's own stages of each request."""
-        self.last_requests: dict[str, SentRequest] = {}
-        """By scope, the last request since the session was opened."""
+        self._last_requests: dict[str, SentRequest] = {}
+        self._restarts = 0
+        """The `restarts` of the log when these were sent."""
         self._encoded: dict[str, EncodedView] = {}
         """By scope, the entries of the last request as they were sent."""
         self._copies: dict[str, tuple[list[object], list[object]]] = {}
@@ -302,9 +303,18 @@ class RequestBuilder:
         if are_long([extras.system, *extras.tools]):
             await count_in_thread(partial(self._extras_counter.tokens, scope, extras, counter))
 
+    @property
+    def last_requests(self) -> dict[str, SentRequest]:
+        """By scope, the last request since the session was opened; none that may hold a scrubbed secret."""
+        if self._restarts != self._log.restarts:
+            self._restarts = self._log.restarts
+            for scope in [*self._last_requests]:
+                self.forget_scope(scope)
+        return self._last_requests
+
     def forget_scope(self, scope: str) -> None:
         """Forget the last request of an agent that will make no more."""
-        self.last_requests.pop(scope, None)
+        self._last_requests.pop(scope, None)
         self._encoded.pop(scope, None)
         self._copies.pop(scope, None)
         self._pieces.pop(scope, None)

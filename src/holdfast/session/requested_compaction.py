@@ -243,6 +243,7 @@ class RequestedCompaction:
             basis = self._log.history.change_count
         summary = await self._compactor.draft_summary(job)
         async with self._log.locked():
+            self._compactor.check_not_scrubbed(job)
             if self._log.history.change_count != basis:
                 raise CompactionFailedError(CONTEXT_HAS_CHANGED)
 

@@ -67,6 +67,7 @@ CANCEL_GRACE_SECONDS = 5.0
 """How long to wait for a cancelled summarizer."""
 COMPACTING_TEXT = "Compacting conversation history"
 CONTEXT_HAS_CHANGED = "the context has changed meanwhile"
+WAS_SCRUBBED = "a secret was scrubbed meanwhile, and the summary may hold it; compact again"
 
 Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str] | bool | str]
 """Returns, or returns to `await`, whether a summary may be applied; a returned text replaces the summary."""
@@ -304,7 +305,7 @@ class Compactor:
         self.last_error = self.last_rejection = None
         try:
             outcome = await self._summary_event(job, event, self.summarizer_for(job.step.trigger))
-            return await self._record_outcome(event, outcome)
+            return await self._record_outcome(event, outcome, job)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
@@ -317,7 +318,14 @@ class Compactor:
         self, step: CompactSpan, plan_input: PlanInput, focus: str = "", *, last_request: SentRequest | None = None
     ) -> SummaryJob:
         """Return the job of summarizing a span of the current context."""
-        return summary_job(step, plan_input, self.policy, focus, redacts=self.options.redact, last_request=last_request)
+        redacts, restarts = self.options.redact, self._log.restarts
+        job = summary_job(step, plan_input, self.policy, focus, redacts=redacts, last_request=last_request)
+        return replace(job, restarts=restarts)
+
+    def check_not_scrubbed(self, job: SummaryJob) -> None:
+        """Raise if a secret was scrubbed since the messages of a job were read. Caller must hold the refreshed log."""
+        if job.restarts != self._log.restarts:
+            raise CompactionFailedError(WAS_SCRUBBED)
 
     @property
     def redact(self) -> RedactText:
@@ -450,7 +458,7 @@ class Compactor:
     async def _run(self, job: SummaryJob, event: log.CompactionStarted, summarizer: Summarizer) -> bool:
         """Write a summary, and record it or the reason of its failure; return whether a summary was recorded."""
         try:
-            return await self._record_outcome(event, await self._summary_event(job, event, summarizer))
+            return await self._record_outcome(event, await self._summary_event(job, event, summarizer), job)
         except asyncio.CancelledError:
             await self._record_outcome(event, compaction_abandoned_event(event, "it was cancelled", is_cancelled=True))
         except Exception as error:  # noqa: BLE001 - whatever a caller's code raises, the session goes on
@@ -485,14 +493,17 @@ class Compactor:
         return log.SummaryWritten(start=span.start, stop=span.stop, summary=summary, scope=event.scope)
 
     async def _record_outcome(
-        self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
+        self,
+        started: log.CompactionStarted,
+        event: log.SummaryWritten | log.CompactionCompleted,
+        job: SummaryJob | None = None,
     ) -> bool:
         """Record the outcome if this process still holds the lease and the store can be written.
 
         Returns whether a summary was recorded. One that the store refuses is lost, and `last_error` says so.
         """
         try:
-            return await self._record_if_current(started, event)
+            return await self._record_if_current(started, event, job)
         except StoreError as error:
             if isinstance(event, log.SummaryWritten):
                 self.last_error = error
@@ -502,11 +513,19 @@ class Compactor:
 
     @locked
     async def _record_if_current(
-        self, started: log.CompactionStarted, event: log.SummaryWritten | log.CompactionCompleted
+        self,
+        started: log.CompactionStarted,
+        event: log.SummaryWritten | log.CompactionCompleted,
+        job: SummaryJob | None,
     ) -> bool:
         now = self._log.history.session_state.running_compaction
         if now is None or now.owner != started.owner:
             return False
+        if job is not None:
+            try:
+                self.check_not_scrubbed(job)
+            except CompactionFailedError as error:
+                self.last_error, event = error, compaction_abandoned_event(started, str(error))
         if isinstance(event, log.CompactionCompleted):
             await self.observers.record_completed(event)
             return False

@@ -122,11 +122,18 @@ class MemoryWriter:
             raise refused
 
     async def _write_note(self, index: int) -> None:
-        eviction = self._pending[index]
+        eviction, restarts = self._pending[index], self._log.restarts
         entries = await self._relevant_entries(eviction)
         if not entries:
             return
-        text = eviction.summary or await self._summarize(eviction, entries) or self._digest(eviction, entries)
+        text = eviction.summary
+        if not text and (text := await self._summarize(eviction, entries)):
+            async with self._log.locked():
+                is_scrubbed = self._log.restarts != restarts
+            if is_scrubbed:  # meanwhile, and the model has read the secret
+                await self._write_note(index)
+                return
+        text = text or self._digest(eviction, entries)
         # Keep the text, so that a failed write does not cause another call of the model.
         self._pending[index] = replace(eviction, summary=text)
         is_new = await self._daily.add(self._log.session, eviction, text)

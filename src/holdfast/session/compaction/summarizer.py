@@ -104,6 +104,8 @@ class SummaryJob:
     """The last request, if the policy allows a summarizer to continue from it."""
     sent: SentRequest | None = None
     """The last request, whether or not a summarizer may continue from it."""
+    restarts: int = 0
+    """The `restarts` of the log when its messages were read for this."""
 
     @property
     def redact_and_count(self) -> RedactText:

@@ -166,6 +166,11 @@ class SessionLog:
         """Whether the log was read before; the history may still lack what other writers have appended since."""
         self.events_read = 0
         """How many events were read from the store: those at the start, and all that others have appended since."""
+        self.restarts = 0
+        """How often everything in memory was dropped because it held a scrubbed secret, or was of a deleted session.
+
+        What was made of it before may hold the same.
+        """
         self._retention_days: int | None = None
         self._stored_retention: int | None = None
         self._one_write = _OneWrite()
@@ -283,6 +288,7 @@ class SessionLog:
             # A scrubbed secret, or a session that was deleted, must not stay in memory. If this is cancelled, the next
             # refresh sees the same events again.
             self.stored.length, self.stored.last = start, last
+            self.restarts += 1
             count = await self._reload()
         else:
             count = await self._apply_all(news, start)
