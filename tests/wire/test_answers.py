@@ -472,3 +472,24 @@ def test_items_of_a_response_that_come_without_an_index_stay_apart(ids: tuple[st
     ]
 
     assert read_answer("openai-responses", events).messages == items
+
+
+def test_thinking_does_not_keep_the_numbers_that_tell_how_far_it_is() -> None:
+    deltas: list[dict[str, object]] = [
+        {"type": "thinking_delta", "thinking": "Let me", "estimated_tokens": 50},
+        {"type": "thinking_delta", "thinking": " see.", "estimated_tokens": None},
+        {"type": "signature_delta", "signature": "c2ln"},
+    ]
+    start = {"type": "thinking", "thinking": "", "signature": ""}
+    events: list[object] = [
+        {"type": "message_start", "message": {"role": "assistant", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": start},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_stop"},
+    ]
+
+    answer = read_answer("anthropic", events)
+
+    block = {"type": "thinking", "thinking": "Let me see.", "signature": "c2ln"}
+    assert answer.messages == [{"role": "assistant", "content": [block]}]

@@ -30,6 +30,8 @@ _CALL_TEXTS = {"function": ("name", "arguments"), "custom": ("name", "input")}
 _NEEDS_ITS_END = ("tool_use", "server_tool_use", "mcp_tool_use", "thinking", "redacted_thinking", "compaction")
 """Blocks that cannot be sent again in part: a call without its arguments, thinking without its signature. A part of a
 compaction would stand for all that was said before it."""
+_PROGRESS = ("estimated_tokens",)
+"""Members of a piece of thinking that tell how far it is. A block with one is refused."""
 _PIECE_TYPES = ("text", "thinking")
 """Blocks whose pieces say what they are a part of."""
 _CUT_ARGUMENTS = "arguments"
@@ -341,7 +343,7 @@ class _AnthropicReader:
             if isinstance(value, str):
                 if name != "type":
                     self._texts.setdefault(index, {}).setdefault(name, []).append(value)
-            else:
+            elif name not in _PROGRESS:
                 block[name] = value
 
     def answer(self) -> Answer:
