@@ -181,3 +181,18 @@ def test_an_unfinished_answer_and_a_changed_log_are_told(tmp_path: Path, capsys:
     changed = f"holdfast: {session}: its log was changed from message 13 on; the session was rewound there\n"
     assert (first[0], first[2]) == (0, waiting)
     assert (second[0], second[2]) == (0, waiting + changed)
+
+
+def test_a_scrub_names_the_program_s_own_log_that_still_has_the_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, store = copy_of("pi", tmp_path), f"sqlite:///{tmp_path}/store.db"
+    run(capsys, "import", "--from", "pi", str(root), "--store", store)
+
+    code, _, told = run(capsys, "scrub", "pi-", "Sails", "--store", store)
+
+    (source,) = root.rglob("*.jsonl")
+    assert (code, told.splitlines()[-1]) == (
+        0,
+        f"holdfast: the session was imported from {source}; remove the secret there too",
+    )

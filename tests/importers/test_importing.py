@@ -4,10 +4,11 @@ import asyncio
 import errno
 import json
 import os
+import re
 import shutil
 import sqlite3
 import stat
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.conversation.messages import Entry
+from holdfast.core.conversation.messages import Entry, Message
 from holdfast.errors import SettingsError, StoreError
-from holdfast.importers.importing import import_found
+from holdfast.importers.importing import import_found, import_key
 from holdfast.importers.programs import find_sessions, program_named
 from holdfast.importers.source import FoundSession, ReadReport, read_json_lines, with_file_facts
+from holdfast.session.maintenance.scrub import TOMBSTONE, is_scrubbed_copy, replace_secret, scrub
 from holdfast.session.session import Session
 from holdfast.stores.base import Store
 from holdfast.stores.memory import MemoryStore
@@ -793,3 +795,60 @@ async def test_a_compaction_that_keeps_something_else_than_before_is_imported_ag
     assert (after.rewound_to, again.rewound_to, again.new_messages) == (0, None, 0)
     assert (after.compactions, again.compactions) == (1, 1)
     assert await visible(store, session) == await visible(whole, session)
+
+
+@pytest.mark.parametrize("program", SESSIONS)
+async def test_a_scrubbed_secret_does_not_come_back_with_the_next_import(program: str, tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of(program, tmp_path)
+    sessions = [one.session for one in await import_all(store, root, program)]
+    scrubbed = 0
+    for session in sessions:
+        said = " ".join([message.text async for message in _messages(store, session)])
+        for secret in sorted({*re.findall(r"[A-Za-z]{4,}", said)}):
+            scrubbed += (await scrub(store, session, secret, time_ms=LATER_MS)).count
+    before = [await store.read(session) for session in sessions]
+    touch(root)
+
+    again = await import_all(store, root, program)
+
+    assert scrubbed > 10
+    assert [(one.new_messages, one.rewound_to) for one in again] == [(0, None)] * len(sessions)
+    assert [await store.read(session) for session in sessions] == before
+
+
+async def test_the_title_of_an_import_is_scrubbed_everywhere_and_stays_so(tmp_path: Path) -> None:
+    store, root = MemoryStore(), copy_of("claude-code", tmp_path)
+    (first,) = await import_all(store, root, "claude-code")
+    title = (await store.sessions())[0].name
+    secret = title.split()[0]
+
+    await scrub(store, first.session, secret, time_ms=LATER_MS)
+    touch(root)
+    await import_all(store, root, "claude-code")
+
+    assert (await store.sessions())[0].name == title.replace(secret, TOMBSTONE)
+    assert secret not in json.dumps(await store.get_value(import_key(first.session)))
+
+
+@given(
+    pieces=st.lists(st.text('ab"\\\n1', max_size=4), max_size=5),
+    secret=st.text("xyz1", min_size=4, max_size=6),
+    number=st.integers(),
+)
+def test_what_a_scrub_has_made_is_recognized_and_nothing_else(pieces: list[str], secret: str, number: int) -> None:
+    text = secret.join(pieces)
+    original = {"text": text, "json": json.dumps({secret: [text]}), "rest": [number, None, {secret: text}]}
+
+    copy, _ = replace_secret(original, secret)
+
+    assert is_scrubbed_copy(copy, original)
+    assert not is_scrubbed_copy(copy, {**original, "more": None})
+    assert not is_scrubbed_copy({"n": f"a {TOMBSTONE}, {TOMBSTONE} b"}, {"n": f"a {secret} b"})
+    assert not is_scrubbed_copy(original, {**original, "rest": [number, None]})
+    assert is_scrubbed_copy({"n": TOMBSTONE}, {"n": number})
+
+
+async def _messages(store: Store, session: str) -> AsyncIterator[Message]:
+    async with Session.open(session, store=store) as opened:
+        for entry in opened.history.entries:
+            yield entry.message

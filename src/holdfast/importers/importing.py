@@ -33,6 +33,7 @@ from holdfast.importers.source import (
 )
 from holdfast.session.log.index_text import index_entries
 from holdfast.session.log.records import extract_blob
+from holdfast.session.maintenance.scrub import is_scrubbed_copy
 from holdfast.session.maintenance.transfer import export_records
 from holdfast.stores.base import IndexEntry, JsonRecord, Store, session_value_key
 from holdfast.wire.formats import format_named
@@ -100,12 +101,15 @@ async def _import_once(store: Store, program: SourceProgram, found: FoundSession
     await writer.run(known or {}, length)
     if not writer.length:
         return result
+    title = text_at(known, "title")
+    if not is_scrubbed_copy(title, found.title):
+        title = found.title
     facts = {
         "version": FORMAT_VERSION,
         "program": found.program,
         "id": found.id,
         "path": str(found.path),
-        "title": found.title,
+        "title": title,
         "folder": found.folder,
         "model": found.model,
         "size": found.size,
@@ -120,8 +124,8 @@ async def _import_once(store: Store, program: SourceProgram, found: FoundSession
         "superseded": writer.superseded,
     }
     # The title first: once the facts are stored, an import of the same files has nothing to do.
-    if found.title and (result.is_new or text_at(known, "title") != found.title):
-        await store.rename(session, found.title)
+    if title and (result.is_new or text_at(known, "title") != title):
+        await store.rename(session, title)
     await store.put_value(key, facts)
     return result
 
@@ -330,7 +334,7 @@ class _Writer:
         match item.event if item else None, event:
             case (log.CompactionCompleted() as new, log.CompactionCompleted()) if item:
                 new = self._placed(new, item, known)
-                is_same = (new.replacement, new.span.kept) == (event.replacement, event.span.kept)
+                is_same = new.span.kept == event.span.kept and is_scrubbed_copy(event.replacement, new.replacement)
             case (log.Rewound(), log.Rewound(to=to)) if item:
                 is_same = self._places.get(scope, {}).get(item.rewind_to) == to
             case (log.Forked(), log.Forked()) | (log.DelegationStarted(), log.DelegationStarted()):
@@ -338,7 +342,7 @@ class _Writer:
             case (log.DelegationFinished(), log.DelegationFinished()):
                 is_same = True
             case new, _:
-                is_same = new is not None and to_record(new) == to_record(event)
+                is_same = new is not None and is_scrubbed_copy(to_record(event), to_record(new))
         if is_same:
             items.take(scope)
             self._count_damaged(skipped)
@@ -380,7 +384,7 @@ class _Writer:
         if isinstance(event, log.DelegationStarted):
             is_known = event.scope in self._agents
         else:
-            is_known = self._answers.get(event.scope) == event.answer
+            is_known = is_scrubbed_copy(self._answers.get(event.scope), event.answer)
         self._note_delegation(event)
         if not is_known:
             self._append(event, time_ms)
@@ -459,9 +463,9 @@ def _is_same(new: log.MessageAppended | None, stored: log.MessageAppended) -> bo
     """Return whether a message of the source is the stored one, which decoding may have repaired."""
     if new is None or new.format != stored.format:
         return False
-    if new.native == stored.native:
+    if is_scrubbed_copy(stored.native, new.native):
         return True
-    return _can_be_read(new) and _decoded(new, 0).native == stored.native
+    return _can_be_read(new) and is_scrubbed_copy(stored.native, _decoded(new, 0).native)
 
 
 def _summary_message(event: log.CompactionCompleted, format_name: str) -> log.MessageAppended:

@@ -34,7 +34,15 @@ from holdfast.session.maintenance.transfer import export_records, import_recover
 from holdfast.session.maintenance.verify import RebuiltRequest, rebuilt_requests
 from holdfast.session.request import encode_entry
 from holdfast.session.session import Session
-from holdfast.stores.base import SessionInfo, Store, StoredRecord, expired_sessions, resolve_session_id, session_info
+from holdfast.stores.base import (
+    SessionInfo,
+    Store,
+    StoredRecord,
+    expired_sessions,
+    resolve_session_id,
+    session_info,
+    session_value_key,
+)
 from holdfast.stores.files import write_private_lines
 from holdfast.stores.jsonl import export_lines
 from holdfast.stores.retention import delete_remaining_files, delete_unchanged
@@ -315,6 +323,9 @@ async def scrub_session(args: argparse.Namespace, store: Store) -> int:
         warn(f"not finished: {place}")
     if done.count or files:
         warn(OUT_OF_REACH)
+        source = (await store.get_value(session_value_key(session, "import")) or {}).get("path")
+        if isinstance(source, str):
+            warn(f"the session was imported from {escape_line(source)}; remove the secret there too")
     elif not done.remaining:
         warn("the secret was not found in this session; what an earlier scrub replaced is gone from the store too")
     text = f"replaced {pluralize(done.count, 'time')} in {pluralize(len(done.positions), 'record')}"

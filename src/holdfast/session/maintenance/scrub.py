@@ -34,7 +34,7 @@ from holdfast.session.heavy_work import release
 from holdfast.session.log.index_text import index_text_of
 from holdfast.session.log.records import RECORDS_PER_PAGE, blob_digest, extract_blob, inline_blob, lost_message_record
 from holdfast.session.log.sent_body import TOMBSTONE, body_pieces, body_positions, is_whole_body, join_pieces
-from holdfast.stores.base import IndexEntry, JsonRecord, Store, iter_sessions, session_info
+from holdfast.stores.base import IndexEntry, JsonRecord, Store, iter_sessions, session_info, session_value_key
 from holdfast.stores.files import write_private_lines
 from holdfast.text import lazy_pattern
 from holdfast.wire.formats import format_named
@@ -97,13 +97,58 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
     await scrubbed.replace(time_ms=time_ms)
     count = scrubbed.count
     await asyncio.to_thread(scrubbed.release)
+    in_title = await _scrub_noted_title(store, session, secret)
     info = await session_info(store, session)
     if info is not None and secret in info.name:
         await store.rename(session, info.name.replace(secret, TOMBSTONE))
-        count += info.name.count(secret)
+        in_title = info.name.count(secret)
+    count += in_title
     others = [info.id async for info in iter_sessions(store) if info.id != session]
     elsewhere = [one for one in others if await _holds(store, one, secret)]
     return ScrubResult(count, tuple(scrubbed.changed), tuple(elsewhere), await store.purge())
+
+
+async def _scrub_noted_title(store: Store, session: str, secret: str) -> int:
+    """Replace a secret in the title that an import has noted, and return how often it was there."""
+    key = session_value_key(session, "import")
+    noted = await store.get_value(key) or {}
+    title, count = replace_secret(noted.get("title"), secret)
+    if count:
+        await store.put_value(key, {**noted, "title": title})
+    return count
+
+
+def is_scrubbed_copy(copy: object, original: object) -> bool:
+    """Return whether a JSON value is equal to another, or is what scrubs have made of it."""
+    if copy == original:
+        return True
+    if isinstance(copy, str):
+        if copy == TOMBSTONE and isinstance(original, int | float):
+            return True
+        return TOMBSTONE in copy and isinstance(original, str) and _is_scrubbed_text(copy.split(TOMBSTONE), original)
+    if isinstance(copy, list | tuple) and isinstance(original, list | tuple):
+        copy, original = cast("Sequence[object]", copy), cast("Sequence[object]", original)
+        return len(copy) == len(original) and all(map(is_scrubbed_copy, copy, original))
+    if isinstance(copy, Mapping) and isinstance(original, Mapping):
+        copy, original = cast("Mapping[str, object]", copy), cast("Mapping[str, object]", original)
+        # A scrub replaces keys too, and keeps their order.
+        if copy.keys() == original.keys():
+            return all(is_scrubbed_copy(value, original[key]) for key, value in copy.items())
+        return is_scrubbed_copy([*copy.items()], [*original.items()])
+    return False
+
+
+def _is_scrubbed_text(pieces: Sequence[str], text: str) -> bool:
+    """Return whether a text has all pieces in their order, from its beginning to its end."""
+    first, *between, last = pieces
+    if not text.startswith(first):
+        return False
+    at = len(first)
+    for piece in between:
+        at = text.find(piece, at) + len(piece)
+        if at < len(piece):
+            return False
+    return text.endswith(last) and len(text) - len(last) >= at
 
 
 def _dropped_blobs(copies: Sequence[_RecordCopy], new: Sequence[str]) -> list[str]:
