@@ -939,6 +939,20 @@ async def test_an_overflow_of_an_agent_as_a_tool_is_answered_with_less_of_its_ow
     await kept.close()
 
 
+async def test_a_part_with_an_output_that_no_call_asked_for_is_made_to_fit() -> None:
+    event: Any = {"type": "function_call_output", "name": "timer", "output": "the time is over"}
+    kept = HoldfastSession("s", budget=CONTRACT_BUDGET)
+    model = ScriptedModel([[assistant_message("word " * 4 * CONTRACT_BUDGET)], [assistant_message("ok")]])
+    last_of_past = RunConfig(session_input_callback=lambda past, new: [*past[-1:], event, *new])
+
+    for prompt in ("one", "two"):
+        await Runner.run(Agent(name="a", model=model), prompt, session=kept, run_config=kept.run_config(last_of_past))
+
+    sent = texts(model.calls[-1].input)
+    assert (sent[-2:], len("".join(sent)) < 5 * CONTRACT_BUDGET) == (["the time is over", "two"], True)
+    await kept.close()
+
+
 SERVER_STATE: list[dict[str, Any]] = [{"conversation_id": "conv_1"}, {"auto_previous_response_id": True}]
 """How the provider is asked to keep the conversation; the SDK then passes only what is new."""
 

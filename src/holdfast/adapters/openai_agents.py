@@ -782,7 +782,7 @@ def _length_of_read(read: Sequence[Item], items: Sequence[Item]) -> int:
 
 def _answered_elsewhere(new: Sequence[Item], before: Sequence[Item]) -> set[str]:
     """Return the ids of the calls that have outputs in new items and are neither in them nor in those before them."""
-    outputs = {str(item.get("call_id")) for item in new if item.get("type") == "function_call_output"}
+    outputs = {str(item["call_id"]) for item in new if _is_answer(item)}
     if not outputs:
         return outputs
     return outputs - {str(item.get("call_id")) for item in (*before, *new) if item.get("type") == "function_call"}
@@ -871,7 +871,12 @@ def _output_definitions(agent: Agent[Any]) -> Sequence[Mapping[str, object]]:
 def _leaves_calls_out(items: Sequence[Item]) -> bool:
     """Return whether items hold the output of a call without the call: the provider keeps the conversation."""
     calls = {item.get("call_id") for item in items if item.get("type") == "function_call"}
-    return any(item.get("type") == "function_call_output" and item.get("call_id") not in calls for item in items)
+    return any(_is_answer(item) and item["call_id"] not in calls for item in items)
+
+
+def _is_answer(item: Item) -> bool:
+    """Return whether an item is the output of a call; one without an id tells of an event."""
+    return item.get("type") == "function_call_output" and item.get("call_id") is not None
 
 
 def _is_of_model(item: Item) -> bool:
