@@ -1,6 +1,7 @@
 """Appends of many sessions are written together, and each has its own result."""
 
 import asyncio
+import random
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -105,6 +106,27 @@ async def test_sqlite_writes_appends_that_wait_together_in_one_transaction(sqlit
     assert await append_while_busy(sqlite_store) == [1] * 50
     assert statements.count("BEGIN IMMEDIATE") == 1
     assert [len(await sqlite_store.read(f"s{number}")) for number in range(50)] == [1] * 50
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs to know what this process has written")
+async def test_sqlite_writes_each_page_of_a_batch_once(sqlite_store: SqliteStore) -> None:
+    def written() -> int:
+        return int(Path("/proc/self/io").read_text().split("wchar: ")[1].split()[0])
+
+    text = "".join(random.Random(1).choices("0123456789abcdef", k=5_000))  # a page for each session
+    records = [message_record(text)]
+    appends = [Append.of(f"s{number}", records, after=0, time_ms=NOW_MS) for number in range(100)]
+    again = [Append.of(f"s{number}", [message_record("more")], after=1, time_ms=NOW_MS) for number in range(100)]
+    await sqlite_store.run_in_thread(lambda database: database.append_batch(appends))
+    await sqlite_store.close()
+    await sqlite_store.length("s0")
+    before = written()
+
+    await sqlite_store.run_in_thread(lambda database: database.append_batch(again))
+
+    log_bytes = sqlite_store.path.with_name("a.db-wal").stat().st_size
+    assert log_bytes > 100 * 4_096
+    assert written() - before < 1.1 * log_bytes
 
 
 async def test_after_a_write_of_several_sqlite_waits_for_all_tasks_that_are_ready(sqlite_store: SqliteStore) -> None:

@@ -48,6 +48,7 @@ from holdfast.stores.sqlite.schema import (
     SQLITE_AFTER_QUALIFIER,
     Transaction,
     as_sqlite_store_error,
+    insert_rows,
     migrate_sqlite,
     require_own_database,
 )
@@ -77,13 +78,7 @@ UPDATE_SESSIONS = """
         FROM json_each(?)
     ) AS new WHERE sessions.id = new.id
 """
-INSERT_EVENTS = """
-    INSERT INTO events (id, time_ms, data)
-    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
-        substr(?, json_extract(value, '$[2]'), json_extract(value, '$[3]'))
-    FROM json_each(?)
-"""
-"""Parameters: the bytes of all records, and for each its row, its time, where its bytes start (from 1) and how many."""
+EVENT_COLUMNS = "events (id, time_ms, data)"
 
 
 class SqliteDatabase:
@@ -216,20 +211,16 @@ class SqliteDatabase:
         with Transaction(self._connection) as write:
             numbers = self._numbers_of_current(batch)
             written = [number is not None for number in numbers]
-            rows, datas, texts = list[tuple[int, int, int, int]](), list[bytes](), list[tuple[int, str]]()
+            rows, texts = list[tuple[int, int, bytes]](), list[tuple[int, str]]()
             extended = list[tuple[int, int, int]]()
-            offset = 1
             for item, lines, number in zip(batch, packed, numbers, strict=True):
                 if number is None:
                     continue
                 extended.append((number, item.length, item.times.latest))
-                for position, (line, time_ms) in enumerate(zip(lines, item.times.each, strict=True), item.after):
-                    rows.append((_row_id(number, position), time_ms, offset, len(line)))
-                    datas.append(line)
-                    offset += len(line)
+                rows += _event_rows(number, item.after, item.times, lines)
                 texts += [(_row_id(number, entry.position), entry.text) for entry in item.index]
             write(UPDATE_SESSIONS, (json.dumps(extended),))
-            write(INSERT_EVENTS, (b"".join(datas), json.dumps(rows)))
+            insert_rows(self._connection, EVENT_COLUMNS, rows)
             self._index.add_pending(texts)
         self._index_later()
         return [item.length if is_written else None for item, is_written in zip(batch, written, strict=True)]
@@ -334,9 +325,7 @@ class SqliteDatabase:
         blobs: Sequence[str],
     ) -> None:
         write, first = self._connection.execute, _row_id(number, 0)
-        # Row ids of a session follow each other. One call for all rows: each call releases the interpreter's lock.
-        rows = zip(range(first + after, first + after + len(lines)), times.each, lines, strict=True)
-        self._connection.executemany("INSERT INTO events (id, time_ms, data) VALUES (?, ?, ?)", rows)
+        insert_rows(self._connection, EVENT_COLUMNS, _event_rows(number, after, times, lines))
         if index:
             self._index.add([(first + item.position, item.text) for item in index])
         for digest in blobs:
@@ -512,6 +501,12 @@ def _close_if_idle(connection: sqlite3.Connection, in_use: threading.RLock) -> N
             connection.close()
         finally:
             in_use.release()
+
+
+def _event_rows(session: int, after: int, times: AppendTimes, lines: Sequence[bytes]) -> list[tuple[int, int, bytes]]:
+    """Return the rows of records; the ids of a session's rows follow each other."""
+    first = _row_id(session, after)
+    return list(zip(range(first, first + len(lines)), times.each, lines, strict=True))
 
 
 def _row_id(session: int, position: int) -> int:

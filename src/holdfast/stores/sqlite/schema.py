@@ -4,7 +4,9 @@ Migrations go forward only. The first process that opens an older file runs each
 """
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import chain
 
 from holdfast.errors import DamagedStoreError, StoreError, StoreUnavailableError
 
@@ -128,6 +130,36 @@ class Transaction:
         finally:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+
+ROWS_OF_STATEMENTS = 64, 16, 4, 1
+"""How many rows one statement inserts: few statements for any number of rows, and few different ones."""
+
+
+def insert_rows(
+    connection: sqlite3.Connection, columns: str, rows: Sequence[tuple[object, ...]], *, replaces: bool = False
+) -> None:
+    """Insert rows into a table, in few statements; after an error, callers roll back.
+
+    `columns` are the table and its columns, and with `replaces` a row replaces one of the same key. Between two
+    statements this thread may wait for the interpreter, which a busy event loop holds for milliseconds.
+    """
+    start = 0
+    for count in ROWS_OF_STATEMENTS:
+        while len(rows) - start >= count:
+            part = rows[start : start + count]
+            values = [*chain.from_iterable(part)]
+            connection.execute(_insert_statement(columns, count, len(part[0]), replaces=replaces), values)
+            start += count
+
+
+@cache
+def _insert_statement(columns: str, rows: int, values: int, *, replaces: bool) -> str:
+    # So that it can undo its own rows, a statement copies each page before it changes it, mostly to a temporary file.
+    # With `OR FAIL` it need not, as long as it calls no function.
+    row = f"({', '.join('?' * values)})"
+    conflict = "REPLACE" if replaces else "FAIL"
+    return f"INSERT OR {conflict} INTO {columns} VALUES {', '.join([row] * rows)}"  # noqa: S608 - names of ours
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -15,12 +15,12 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import accumulate, combinations
+from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 from holdfast.stores.encoding import COMPRESSION_LEVEL, DEFLATED, decompress
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight
-from holdfast.stores.sqlite.schema import INDEX_TABLES
+from holdfast.stores.sqlite.schema import INDEX_TABLES, insert_rows
 
 COMMON_WORD_MESSAGES = 1_000
 """A word in this many messages is common, and counting stops there."""
@@ -166,14 +166,6 @@ MAX_OPTIMIZED_MESSAGES, MERGED_PAGES = 10_000, 64
 """Up to how many messages the whole index is rewritten after a deletion, and how many pages of a larger one."""
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
 """With this many pending texts or characters, indexing is worthwhile. A search indexes fewer in milliseconds."""
-_SLICES = """
-    SELECT json_extract(value, '$[0]'), substr(?, json_extract(value, '$[1]'), json_extract(value, '$[2]'))
-    FROM json_each(?)
-"""
-"""Parameters: all contents as bytes, and for each its row, where it starts (from 1) and its size."""
-INSERT_PENDING = f"INSERT OR REPLACE INTO noted (id, text) {_SLICES}"
-INSERT_ONE_PENDING = "INSERT OR REPLACE INTO noted (id, text) VALUES (?, ?)"
-INSERT_INDEXED = f"INSERT INTO indexed (id, body) {_SLICES}"
 INSERT_WORDS = (
     "INSERT INTO words (rowid, body) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
 )
@@ -202,13 +194,10 @@ class FullTextIndex:
         self.add_pending(texts)
 
     def add_pending(self, texts: Sequence[tuple[int, str]]) -> None:
-        """Store texts as pending, in one statement."""
+        """Store texts as pending."""
         # A lone surrogate is not part of any word.
         contents = [(row_id, text.encode("utf-8", "replace")) for row_id, text in texts]
-        if len(contents) == 1:
-            self._connection.execute(INSERT_ONE_PENDING, contents[0])
-        else:
-            self._connection.execute(INSERT_PENDING, slices(contents))
+        insert_rows(self._connection, "noted (id, text)", contents, replaces=True)
         self._pending_count += len(texts)
         self._pending_chars += sum([len(text) for _, text in texts])
 
@@ -300,15 +289,8 @@ def _index_texts(connection: sqlite3.Connection, texts: Mapping[int, str]) -> No
 
 
 def _index_bodies(connection: sqlite3.Connection, bodies: Sequence[tuple[int, str]]) -> None:
-    """Index the words of texts by their rows, in two statements."""
+    """Index the words of texts by their rows, in a few statements."""
     connection.execute(INSERT_WORDS, (json.dumps(bodies, ensure_ascii=False),))
     # The index holds no text, and FTS5 deletes a row only if it is given the indexed text.
     packed = [(row_id, DEFLATED + zlib.compress(body.encode(), COMPRESSION_LEVEL)) for row_id, body in bodies]
-    connection.execute(INSERT_INDEXED, slices(packed))
-
-
-def slices(contents: Sequence[tuple[int, bytes]]) -> tuple[bytes, str]:
-    """Return the parameters of a statement that inserts many rows: all bytes, and which of them belong to each row."""
-    starts = accumulate((len(content) for _, content in contents), initial=1)
-    rows = [(row_id, start, len(content)) for (row_id, content), start in zip(contents, starts, strict=False)]
-    return b"".join(content for _, content in contents), json.dumps(rows)
+    insert_rows(connection, "indexed (id, body)", packed)
