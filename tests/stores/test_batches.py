@@ -113,19 +113,20 @@ async def test_sqlite_writes_each_page_of_a_batch_once(sqlite_store: SqliteStore
     def written() -> int:
         return int(Path("/proc/self/io").read_text().split("wchar: ")[1].split()[0])
 
-    text = "".join(random.Random(1).choices("0123456789abcdef", k=5_000))  # a page for each session
-    records = [message_record(text)]
-    appends = [Append.of(f"s{number}", records, after=0, time_ms=NOW_MS) for number in range(100)]
-    again = [Append.of(f"s{number}", [message_record("more")], after=1, time_ms=NOW_MS) for number in range(100)]
+    text = "".join(random.Random(1).choices("0123456789abcdef", k=5_000))  # pages of its own for each session
+    first, more = [message_record(text)], [message_record("more")]
+    names = [f"{number}-{text[:1_500]}" for number in range(100)]
+    appends = [Append.of(name, first, after=0, time_ms=NOW_MS) for name in names]
+    again = [Append.of(name, more, after=1, time_ms=NOW_MS + 1) for name in names]
     await sqlite_store.run_in_thread(lambda database: database.append_batch(appends))
     await sqlite_store.close()
-    await sqlite_store.length("s0")
+    await sqlite_store.length(names[0])
     before = written()
 
     await sqlite_store.run_in_thread(lambda database: database.append_batch(again))
 
     log_bytes = sqlite_store.path.with_name("a.db-wal").stat().st_size
-    assert log_bytes > 100 * 4_096
+    assert log_bytes > 200 * 4_096
     assert written() - before < 1.1 * log_bytes
 
 

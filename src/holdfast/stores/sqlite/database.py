@@ -48,9 +48,9 @@ from holdfast.stores.sqlite.schema import (
     SQLITE_AFTER_QUALIFIER,
     Transaction,
     as_sqlite_store_error,
-    insert_rows,
     migrate_sqlite,
     require_own_database,
+    write_rows,
 )
 from holdfast.stores.sqlite.search import FullTextIndex
 
@@ -71,14 +71,11 @@ FIND_SESSIONS = """
     FROM json_each(?) AS names JOIN sessions ON name_id = names.value
 """
 UPDATE_SESSIONS = """
-    UPDATE sessions SET length = new.length, updated_ms = max(sessions.updated_ms, new.updated_ms)
-    FROM (
-        SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS length,
-            json_extract(value, '$[2]') AS updated_ms
-        FROM json_each(?)
-    ) AS new WHERE sessions.id = new.id
+    UPDATE OR FAIL sessions SET
+        length = new.column2, updated_ms = CASE WHEN updated_ms < new.column3 THEN new.column3 ELSE updated_ms END
+    FROM (VALUES {rows}) AS new WHERE id = new.column1
 """
-EVENT_COLUMNS = "events (id, time_ms, data)"
+INSERT_EVENTS = "INSERT OR FAIL INTO events (id, time_ms, data) VALUES {rows}"
 
 
 class SqliteDatabase:
@@ -208,7 +205,7 @@ class SqliteDatabase:
         statements this thread may wait for the interpreter, which a busy event loop holds for milliseconds.
         """
         packed = [item.lines() for item in batch]
-        with Transaction(self._connection) as write:
+        with Transaction(self._connection):
             numbers = self._numbers_of_current(batch)
             written = [number is not None for number in numbers]
             rows, texts = list[tuple[int, int, bytes]](), list[tuple[int, str]]()
@@ -219,8 +216,8 @@ class SqliteDatabase:
                 extended.append((number, item.length, item.times.latest))
                 rows += _event_rows(number, item.after, item.times, lines)
                 texts += [(_row_id(number, entry.position), entry.text) for entry in item.index]
-            write(UPDATE_SESSIONS, (json.dumps(extended),))
-            insert_rows(self._connection, EVENT_COLUMNS, rows)
+            write_rows(self._connection, UPDATE_SESSIONS, extended)
+            write_rows(self._connection, INSERT_EVENTS, rows)
             self._index.add_pending(texts)
         self._index_later()
         return [item.length if is_written else None for item, is_written in zip(batch, written, strict=True)]
@@ -325,7 +322,7 @@ class SqliteDatabase:
         blobs: Sequence[str],
     ) -> None:
         write, first = self._connection.execute, _row_id(number, 0)
-        insert_rows(self._connection, EVENT_COLUMNS, _event_rows(number, after, times, lines))
+        write_rows(self._connection, INSERT_EVENTS, _event_rows(number, after, times, lines))
         if index:
             self._index.add([(first + item.position, item.text) for item in index])
         for digest in blobs:

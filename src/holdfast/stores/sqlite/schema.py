@@ -133,33 +133,29 @@ class Transaction:
 
 
 ROWS_OF_STATEMENTS = 64, 16, 4, 1
-"""How many rows one statement inserts: few statements for any number of rows, and few different ones."""
+"""How many rows one statement writes: few statements for any number of rows, and few different ones."""
 
 
-def insert_rows(
-    connection: sqlite3.Connection, columns: str, rows: Sequence[tuple[object, ...]], *, replaces: bool = False
-) -> None:
-    """Insert rows into a table, in few statements; after an error, callers roll back.
+def write_rows(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """Write rows in few statements, each with many in place of `{rows}`; callers roll back after an error.
 
-    `columns` are the table and its columns, and with `replaces` a row replaces one of the same key. Between two
-    statements this thread may wait for the interpreter, which a busy event loop holds for milliseconds.
+    Between two statements this thread may wait for the interpreter, which a busy event loop holds for milliseconds.
+
+    So that it could undo its own rows, a statement copies each page before it changes it, mostly to a temporary file.
+    One that begins with `INSERT OR FAIL` or `UPDATE OR FAIL` and calls no function does not.
     """
     start = 0
     for count in ROWS_OF_STATEMENTS:
         while len(rows) - start >= count:
             part = rows[start : start + count]
-            values = [*chain.from_iterable(part)]
-            connection.execute(_insert_statement(columns, count, len(part[0]), replaces=replaces), values)
+            connection.execute(_with_rows(statement, count, len(part[0])), [*chain.from_iterable(part)])
             start += count
 
 
 @cache
-def _insert_statement(columns: str, rows: int, values: int, *, replaces: bool) -> str:
-    # So that it can undo its own rows, a statement copies each page before it changes it, mostly to a temporary file.
-    # With `OR FAIL` it need not, as long as it calls no function.
+def _with_rows(statement: str, rows: int, values: int) -> str:
     row = f"({', '.join('?' * values)})"
-    conflict = "REPLACE" if replaces else "FAIL"
-    return f"INSERT OR {conflict} INTO {columns} VALUES {', '.join([row] * rows)}"  # noqa: S608 - names of ours
+    return statement.format(rows=", ".join([row] * rows))
 
 
 def _version(connection: sqlite3.Connection) -> int:

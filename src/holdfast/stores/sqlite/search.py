@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.stores.encoding import COMPRESSION_LEVEL, DEFLATED, decompress
 from holdfast.stores.search_terms import SearchTerm, index_body, rarity_weight
-from holdfast.stores.sqlite.schema import INDEX_TABLES, insert_rows
+from holdfast.stores.sqlite.schema import INDEX_TABLES, write_rows
 
 COMMON_WORD_MESSAGES = 1_000
 """A word in this many messages is common, and counting stops there."""
@@ -166,6 +166,8 @@ MAX_OPTIMIZED_MESSAGES, MERGED_PAGES = 10_000, 64
 """Up to how many messages the whole index is rewritten after a deletion, and how many pages of a larger one."""
 MAX_PENDING_TEXTS, MAX_PENDING_CHARS = 64, 65_536
 """With this many pending texts or characters, indexing is worthwhile. A search indexes fewer in milliseconds."""
+INSERT_PENDING = "INSERT OR REPLACE INTO noted (id, text) VALUES {rows}"
+INSERT_INDEXED = "INSERT OR FAIL INTO indexed (id, body) VALUES {rows}"
 INSERT_WORDS = (
     "INSERT INTO words (rowid, body) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
 )
@@ -197,7 +199,7 @@ class FullTextIndex:
         """Store texts as pending."""
         # A lone surrogate is not part of any word.
         contents = [(row_id, text.encode("utf-8", "replace")) for row_id, text in texts]
-        insert_rows(self._connection, "noted (id, text)", contents, replaces=True)
+        write_rows(self._connection, INSERT_PENDING, contents)
         self._pending_count += len(texts)
         self._pending_chars += sum([len(text) for _, text in texts])
 
@@ -293,4 +295,4 @@ def _index_bodies(connection: sqlite3.Connection, bodies: Sequence[tuple[int, st
     connection.execute(INSERT_WORDS, (json.dumps(bodies, ensure_ascii=False),))
     # The index holds no text, and FTS5 deletes a row only if it is given the indexed text.
     packed = [(row_id, DEFLATED + zlib.compress(body.encode(), COMPRESSION_LEVEL)) for row_id, body in bodies]
-    insert_rows(connection, "indexed (id, body)", packed)
+    write_rows(connection, INSERT_INDEXED, packed)
