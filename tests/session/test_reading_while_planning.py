@@ -44,7 +44,7 @@ def locked_histories(monkeypatch: pytest.MonkeyPatch) -> Callable[[Session], lis
 
         def called(self: History, *args: Any) -> Any:
             session, unlocked = watched.get(id(self), (None, []))
-            if session is not None and not session._log.lock._lock.locked():
+            if session is not None and not session._log.lock.is_held:
                 unlocked.append(name)
             return original(self, *args)
 

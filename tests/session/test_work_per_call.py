@@ -421,11 +421,11 @@ async def take_turn(session: Session, number: int) -> None:
     await session.record([assistant_message(f"answer {number}")])
 
 
-async def test_a_turn_of_plain_text_makes_at_most_335_calls_of_python_functions() -> None:
+async def test_a_turn_of_plain_text_makes_at_most_318_calls_of_python_functions() -> None:
     async with Session.open("one", store=MemoryStore(), model="gpt-5") as session:
         await session.record([user_message("go on, " * 1_000)])  # until then, threads count the tokens
         await take_turn(session, 1)
         with calls_on_this_thread() as done:
             await take_turn(session, 2)
 
-    assert done.total() <= 335
+    assert done.total() <= 318

@@ -42,6 +42,8 @@ from holdfast.core.ledger.ledger import Ledger
 from holdfast.dataclass import dataclass
 from holdfast.errors import MalformedInputError, NotInMemoryError
 
+NO_POSITIONS = frozenset[int]()
+
 
 @dataclass(slots=True)
 class _OpenLedger:
@@ -171,7 +173,7 @@ class History:
             self.system_positions,
             state.pins,
             self.recall_marks if scope in state.recall_scopes else None,
-            frozenset(state.attachments.values()),
+            frozenset(state.attachments.values()) if state.attachments else NO_POSITIONS,
         )
 
     def projection(self, counter: Counter, scope: str = log.MAIN) -> Projection:
@@ -279,11 +281,13 @@ class History:
 
         `message` is the decoded message, if the caller already has it.
         """
+        if isinstance(event, log.UsageMeasured):
+            return  # no state depends on it
         if isinstance(event, log.MessageAppended):
             self._append_message(event, message)
         elif isinstance(event, log.RequestPrepared):
             self.request_chain = event.chain_hash or self.request_chain
-        elif not isinstance(event, log.UsageMeasured):
+        else:
             self._change_context(event)
         self.session_state = self.session_state.after(event, self.entries.length)
 

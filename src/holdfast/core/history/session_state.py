@@ -83,9 +83,7 @@ class SessionState:
     def after(self, event: log.Event, length: int) -> "SessionState":
         """Return the state after an event; `length` is the number of messages at that time."""
         match event:
-            case (
-                log.MessageAppended(usage=None, name=None) | log.UsageMeasured() | log.RequestPrepared(prefix_hash=None)
-            ):
+            case log.MessageAppended(usage=None, name=None) | log.RequestPrepared(prefix_hash=None):
                 return self
             case log.RequestPrepared():
                 return self._after_request(event, length)

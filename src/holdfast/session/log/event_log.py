@@ -10,6 +10,7 @@ import os
 import time
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
@@ -99,7 +100,8 @@ class SessionLock:
     """Guards a session's history: held only while waiting for the store, and never granted after the close.
 
     It belongs to the event loop and the process of its first use. A second loop would wait for ever for what only the
-    first can finish, so that mistake is reported at once.
+    first can finish, so that mistake is reported at once. Tasks get it in the order in which they asked for it. Every
+    call takes it, mostly without waiting, for which `asyncio.Lock` makes three calls more.
     """
 
     _fork_count: ClassVar[int] = 0
@@ -107,7 +109,8 @@ class SessionLock:
 
     def __init__(self, session: str) -> None:
         self._session = session
-        self._lock = asyncio.Lock()
+        self.is_held = False
+        self._waiting = deque[asyncio.Future[None]]()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forks = 0
         self.is_closed = False
@@ -124,20 +127,46 @@ class SessionLock:
             if self._loop is not None and not (self._forks == forks and self._loop.is_closed()):
                 raise WrongEventLoopError(f"session {self._session!r}")
             # No task can hold the lock of an ended loop any more: a program may call `asyncio.run` for each turn.
-            self._loop, self._forks, self._lock = loop, forks, asyncio.Lock()
+            self._loop, self._forks, self.is_held = loop, forks, False
+            self._waiting.clear()
         if self.is_closed:
             raise SessionClosedError(self._session)
 
     async def __aenter__(self) -> None:
         if self._loop is not asyncio.get_running_loop() or self._forks != SessionLock._fork_count or self.is_closed:
             self.check_open()
-        await self._lock.acquire()
+        if self.is_held:
+            await self._wait()
+        self.is_held = True
         if self.is_closed:
-            self._lock.release()
+            self._release()
             raise SessionClosedError(self._session)
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+        if self._waiting:
+            self._release()
+        else:
+            self.is_held = False
+
+    async def _wait(self) -> None:
+        """Wait until the task that holds the lock passes it on."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if not waiter.cancel() and not waiter.cancelled():  # the lock was passed on to it in the same moment
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        """Pass the lock on to the next task that waits and was not cancelled, or free it."""
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.is_held = False
 
 
 if hasattr(os, "register_at_fork"):
