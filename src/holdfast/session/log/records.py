@@ -145,10 +145,6 @@ class StoredLog:
             problem = "a newer Holdfast has written to it, so this one only reads it; update Holdfast"
             raise StoreUnavailableError(f"session {self.session!r}", problem)
         contents = await record_in_thread(lambda: _blob_contents(whole)) if is_long else _blob_contents(whole)
-        if not any(contents):
-            self.length = await self.store.append(self.session, whole, after=self.length, time_ms=time_ms, index=index)
-            self._note_last(time_ms)
-            return
 
         async def append_with_blobs() -> int:
             blobs: list[str] = []
@@ -160,14 +156,14 @@ class StoredLog:
                 self.session, records, after=self.length, time_ms=time_ms, index=index, blobs=blobs
             )
 
-        try:
-            self.length = await append_with_blobs()
-        except MissingBlobError:
-            # The last session that referred to a blob was deleted meanwhile: store the blob again.
-            self.length = await append_with_blobs()
-        self._note_last(time_ms)
-
-    def _note_last(self, time_ms: int | Sequence[int]) -> None:
+        if any(contents):
+            try:
+                self.length = await append_with_blobs()
+            except MissingBlobError:
+                # The last session that referred to a blob was deleted meanwhile: store the blob again.
+                self.length = await append_with_blobs()
+        else:
+            self.length = await self.store.append(self.session, whole, after=self.length, time_ms=time_ms, index=index)
         self.last = self.length - 1, time_ms if isinstance(time_ms, int) else time_ms[-1]
         self.first = self.first or self.last
 
@@ -196,7 +192,8 @@ class StoredLog:
         # Update the progress last: a cancelled read has then read nothing, and the next one reads everything again.
         self.length += len(found)
         if found:
-            self._note_last(found[-1][0])
+            self.last = self.length - 1, found[-1][0]
+            self.first = self.first or self.last
         return found
 
     async def _decode(
