@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 from holdfast.core.conversation.messages import Message
 from holdfast.core.conversation.tokens import Counter, message_bytes, message_tokens, request_tokens
@@ -107,7 +107,7 @@ async def record_in_thread(action: Callable[P, T], *args: P.args, **kwargs: P.kw
     return await _run_in("recording", partial(action, *args, **kwargs))
 
 
-def release(*lists: list[Any]) -> None:
+def release(*lists: list[T]) -> None:
     """Empty long lists in parts; freed at once, their values would hold the interpreter's lock, and so the event loop.
 
     Call it in a thread, which hands over the lock between two parts.

@@ -318,7 +318,8 @@ class Session(DelegatingConversation):
             first_new = found.first_new if found else diff.first_new
             new_natives, new_decoded = natives[first_new:], decoded[first_new:]
             if is_long:
-                release(given, natives, decoded)
+                release(given, natives)
+                release(decoded)
             return name, new_natives, new_decoded, diff, found
 
         name, natives, decoded, diff, found = await record_in_thread(compare) if is_long else compare()

@@ -41,7 +41,7 @@ from holdfast.wire.formats import format_named
 
 MIN_SECRET_CHARS = 4
 """Shorter texts occur everywhere by chance."""
-MAX_CONFLICTS = 100
+MAX_OTHER_APPENDS = 100
 """How often others may append while a secret is replaced. Each time only what they appended is scrubbed."""
 MAX_TEXT_DEPTH = 3
 """A body is JSON, holds the arguments of a call as JSON in a string, and these may hold JSON in a string again."""
@@ -312,7 +312,7 @@ class _ScrubbedLog:
 
     async def replace(self, *, time_ms: int) -> None:
         """Replace the secret in the store, if the log holds it; raises if others never stop appending."""
-        for attempt in range(1, MAX_CONFLICTS + 1):
+        for attempt in range(1, MAX_OTHER_APPENDS + 1):
             while page := await _scrubbed_page(self._store, self._session, len(self._copies), self._secret):
                 self._copies += page
             if not self.count:
@@ -321,7 +321,7 @@ class _ScrubbedLog:
             try:
                 await self._rewrite(time_ms)
             except SequenceConflictError as error:
-                if attempt == MAX_CONFLICTS or error.actual < len(self._copies):  # or it was deleted
+                if attempt == MAX_OTHER_APPENDS or error.actual < len(self._copies):  # or it was deleted
                     raise
             else:
                 return
