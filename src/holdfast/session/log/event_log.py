@@ -312,13 +312,17 @@ class SessionLog:
             news, _ = await asyncio.gather(self.stored.read_new(page=page), self.load_messages(known))
         else:
             news = await self.stored.read_new(page=page)
-        has_scrubs = any(isinstance(event, log.SessionScrubbed) for _, event in news)
-        if start and (is_shorter or has_scrubs or (news and await self.stored.is_replaced(last))):
-            # A scrubbed secret, or a session that was deleted, must not stay in memory. If this is cancelled, the next
-            # refresh sees the same events again.
-            self.stored.length, self.stored.last = start, last
-            self.restarts += 1
-            count = await self._reload()
+        begins_anew = is_shorter or any(isinstance(event, log.SessionScrubbed) for _, event in news)
+        if start and (begins_anew or (news and last)):
+            # Until these events are applied, the next refresh sees them again, also if this one is cancelled.
+            read, self.stored.length, self.stored.last = (self.stored.length, self.stored.last), start, last
+            if begins_anew or await self.stored.is_replaced():
+                # A scrubbed secret, or a session that was deleted, must not stay in memory.
+                self.restarts += 1
+                count = await self._reload()
+            else:
+                self.stored.length, self.stored.last = read
+                count = await self._apply_all(news, start)
         else:
             count = await self._apply_all(news, start)
         if was_loaded:

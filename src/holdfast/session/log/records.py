@@ -167,9 +167,9 @@ class StoredLog:
         self.last = self.length - 1, time_ms if isinstance(time_ms, int) else time_ms[-1]
         self.first = self.first or self.last
 
-    async def is_replaced(self, last: tuple[int, int] | None) -> bool:
-        """Return whether the session was deleted since `last` was the last record, and another one has its id now."""
-        marks = [mark for mark in (self.first, last) if mark is not None]
+    async def is_replaced(self) -> bool:
+        """Return whether the session was deleted since its last record was known, and another one has its id now."""
+        marks = [mark for mark in (self.first, self.last) if mark is not None]
         found = await self.store.read_at(self.session, [place for place, _ in marks]) if marks else ()
         return {*marks} != {(stored.position, stored.time_ms) for stored in found}
 
