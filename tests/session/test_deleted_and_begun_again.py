@@ -1,13 +1,15 @@
 """A session that was deleted, and begun again under the same id, is not mixed with the one that is still in memory."""
 
 import asyncio
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
 
 from holdfast import Session
+from holdfast.errors import StoreUnavailableError
 from holdfast.session.maintenance.verify import rebuilt_requests
-from holdfast.stores.base import Store
+from holdfast.stores.base import Store, StoredRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.chat import JsonMessage, assistant_message, user_message
 from holdfast.testing.models import ScriptedModel
@@ -65,6 +67,45 @@ async def test_a_session_of_as_many_events_is_recognized_as_soon_as_others_go_on
 
     said = [*talk("new", 10), user_message("go on"), assistant_message("yes")]
     assert (await session.refresh(), await session.messages()) == (12, said)
+
+
+class LookedAtStore(MemoryStore):
+    """Counts who looks at single records, and fails at each look while it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.fails = False
+
+    async def read_at(self, session: str, positions: Sequence[int]) -> list[StoredRecord]:
+        self.looks += 1
+        if self.fails:
+            raise StoreUnavailableError("memory", "away for a moment")
+        return await super().read_at(session, positions)
+
+
+async def test_news_that_came_while_the_store_could_not_say_whose_they_are_come_with_the_next_refresh() -> None:
+    store = LookedAtStore()
+    session = await recorded(store, talk("said", 4))
+    other = await opened(store)
+    await other.record([user_message("more")])
+
+    store.fails = True
+    with pytest.raises(StoreUnavailableError):
+        await session.refresh()
+    store.fails = False
+
+    assert (await session.refresh(), await session.messages()) == (1, [*talk("said", 4), user_message("more")])
+
+
+async def test_without_news_of_others_no_session_looks_at_records_that_it_knows() -> None:
+    store = LookedAtStore()
+    session = await recorded(store, talk("said", 4))
+    await session.prepare(BUDGET)
+    await session.record([assistant_message("more")])
+    await session.refresh()
+
+    assert store.looks == 0
 
 
 async def test_a_summary_of_what_was_deleted_does_not_enter_what_was_begun_again() -> None:

@@ -23,7 +23,7 @@ from tests.support import wait_until
 SECRET = "correct horse battery"
 SUMMARY = f"Intent: log in with {SECRET} [#0]. Next: go on with the words."
 BUDGET = 8_000
-MEANWHILE = "a secret was scrubbed meanwhile, and the summary may hold it; compact again"
+MEANWHILE = "the session was scrubbed or begun again meanwhile, and the summary may hold what is gone; compact again"
 
 
 class SlowModel(ScriptedModel):

@@ -753,5 +753,10 @@ def _check_options(options: object) -> CompactionOptions:
 
 async def _receipts_of(stored: StoredLog) -> list[ChangeReceipt]:
     timed = await stored.timed_events()
-    events, times = [event for _, event in timed], [time_ms for time_ms, _ in timed]
-    return await record_in_thread(partial(change_receipts, events, times))
+
+    def receipts() -> list[ChangeReceipt]:
+        found = change_receipts((event for _, event in timed), (time_ms for time_ms, _ in timed))
+        release(timed)
+        return found
+
+    return await record_in_thread(receipts)

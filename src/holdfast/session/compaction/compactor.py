@@ -67,7 +67,7 @@ CANCEL_GRACE_SECONDS = 5.0
 """How long to wait for a cancelled summarizer."""
 COMPACTING_TEXT = "Compacting conversation history"
 CONTEXT_HAS_CHANGED = "the context has changed meanwhile"
-WAS_SCRUBBED = "a secret was scrubbed meanwhile, and the summary may hold it; compact again"
+WAS_SCRUBBED = "the session was scrubbed or begun again meanwhile, and the summary may hold what is gone; compact again"
 
 Approval: TypeAlias = Callable[["SummaryDraft"], Awaitable[bool | str] | bool | str]
 """Returns, or returns to `await`, whether a summary may be applied; a returned text replaces the summary."""

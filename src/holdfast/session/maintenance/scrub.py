@@ -95,7 +95,7 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
         raise SettingsError("text", f"is part of {TOMBSTONE}, which replaces secrets; pass more of the secret")
     scrubbed = _ScrubbedLog(store, session, secret)
     await scrubbed.replace(time_ms=time_ms)
-    count = scrubbed.count
+    count, changed = scrubbed.count, tuple(scrubbed.changed)
     await asyncio.to_thread(scrubbed.release)
     in_title = await _scrub_noted_title(store, session, secret)
     info = await session_info(store, session)
@@ -105,7 +105,7 @@ async def scrub(store: Store, session: str, secret: str, *, time_ms: int) -> Scr
     count += in_title
     others = [info.id async for info in iter_sessions(store) if info.id != session]
     elsewhere = [one for one in others if await _holds(store, one, secret)]
-    return ScrubResult(count, tuple(scrubbed.changed), tuple(elsewhere), await store.purge())
+    return ScrubResult(count, changed, tuple(elsewhere), await store.purge())
 
 
 async def _scrub_noted_title(store: Store, session: str, secret: str) -> int:
@@ -327,8 +327,10 @@ class _ScrubbedLog:
                 return
 
     def release(self) -> None:
-        """Free the records, in a thread."""
+        """Free what was read of the log; call it in a thread."""
         release(self._copies)
+        release(self._messages, self._scrubbed_messages)
+        self._history = History(format_named)
 
     async def _rewrite(self, time_ms: int) -> None:
         for at in self.changed[len(self._records) :]:
